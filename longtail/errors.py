@@ -1,0 +1,103 @@
+"""The errors, and the one table that says what follows from each.
+
+    LongtailError
+    ├── UserError            bad input: one sentence, exit code 2, before resources are taken (also a ValueError)
+    ├── PolicyFailure        the policy's doing: a limit reached, a broken sandbox, a malformed call too often
+    │   └── LimitReached
+    ├── InfrastructureError  engine, sandbox host, network, driver, disk
+    │   ├── EngineError
+    │   ├── SandboxLost
+    │   ├── DiskFull
+    │   └── DeadlineExpired
+    ├── TaskError            invalid task; reward code that raises, returns a wrong count or NaN
+    └── ControlSignal        cancelled, superseded, stale, surplus
+
+    class           retry                          scored   in the baseline
+    policy          no                             yes      yes
+    infrastructure  yes, own budget, backoff       no       no
+    task            small budget, then quarantine  no       no
+    control         no                             no       no
+
+Anything else that an environment raises is a TaskError: its author's bug, never the policy's zero.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from longtail.types import Outcome
+
+
+class LongtailError(Exception):
+    """Base of all errors that longtail raises on purpose."""
+
+
+class UserError(LongtailError, ValueError):
+    """Bad input. The message says what, where, what was expected and what to do."""
+
+
+class PolicyFailure(LongtailError):
+    """The policy did this; the attempt is scored."""
+
+
+class LimitReached(PolicyFailure):
+    """A limit of the task (turns, tokens, calls, seconds) was reached."""
+
+
+class InfrastructureError(LongtailError):
+    """Something below the policy failed; the attempt is retried and never scored."""
+
+
+class EngineError(InfrastructureError):
+    """The engine refused, died or did not answer."""
+
+
+class SandboxLost(InfrastructureError):
+    """The sandbox died or broke its protocol for a reason that is not the policy's."""
+
+
+class DiskFull(InfrastructureError):
+    """No space left where the run writes."""
+
+
+class DeadlineExpired(InfrastructureError):
+    """A wait on infrastructure ended at its deadline."""
+
+
+class TaskError(LongtailError):
+    """The task cannot be run or graded."""
+
+
+class ControlSignal(LongtailError):
+    """The scheduler ended the attempt."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Consequence:
+    """What follows from a failure of one class."""
+
+    retries: int  # default budget of further attempts for one group member
+    scored: bool
+    in_baseline: bool
+
+
+FAILURES: dict[Outcome, Consequence] = {
+    Outcome.DONE: Consequence(retries=0, scored=True, in_baseline=True),
+    Outcome.POLICY: Consequence(retries=0, scored=True, in_baseline=True),
+    Outcome.INFRASTRUCTURE: Consequence(retries=3, scored=False, in_baseline=False),
+    Outcome.TASK: Consequence(retries=1, scored=False, in_baseline=False),
+    Outcome.CONTROL: Consequence(retries=0, scored=False, in_baseline=False),
+}
+
+
+def classify(error: BaseException) -> Outcome:
+    """The class of an error that ended an attempt."""
+    match error:
+        case PolicyFailure():
+            return Outcome.POLICY
+        case InfrastructureError() | OSError() | TimeoutError():
+            return Outcome.INFRASTRUCTURE
+        case ControlSignal():
+            return Outcome.CONTROL
+        case _:
+            return Outcome.TASK
