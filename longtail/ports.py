@@ -214,9 +214,14 @@ class Reply(Protocol):
 class Ctx(Protocol):
     """What one attempt may do; the only way an episode reaches the world."""
 
-    model: Model
-    task: Task
-    seed: int
+    @property
+    def model(self) -> Model: ...
+
+    @property
+    def task(self) -> Task: ...
+
+    @property
+    def seed(self) -> int: ...
 
     async def sandbox(self, spec: SandboxSpec) -> Sandbox:
         """A fresh sandbox that dies with the attempt."""
@@ -233,8 +238,16 @@ RolloutFn = Callable[[Task, Ctx], Awaitable[Score]]
 
 
 class Rollouts(Protocol):
-    """A started scheduler."""
+    """A started scheduler: it keeps as many groups in flight as the staleness bound allows."""
 
-    async def take(self, count: int) -> list[Group]: ...
+    async def take(self, count: int) -> list[Group]:
+        """The next groups to train, none staler than the bound. Raises LongtailError when there will be none."""
+        ...
 
-    def release(self, groups: Sequence[Group], version: int) -> None: ...
+    def release(self, groups: Sequence[Group], version: int) -> None:
+        """The groups are trained and `version` is published: admit what the bound now allows."""
+        ...
+
+    async def once(self, tasks: Sequence[Task], *, name: str, sampling: Sampling) -> list[Group]:
+        """One attempt of each task beside the training, for evaluation: nothing is admitted or dropped."""
+        ...

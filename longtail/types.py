@@ -191,6 +191,14 @@ class Trajectory:
     def usable(self) -> bool:
         return self.reward is not None and self.outcome in (Outcome.DONE, Outcome.POLICY)
 
+    @property
+    def solved(self) -> bool:
+        """The part `solved` of its score, else its reward, is at least 1."""
+        if not self.usable:
+            return False
+        parts = self.score if isinstance(self.score, Mapping) else {}
+        return parts.get("solved", self.reward or 0.0) >= 1.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:

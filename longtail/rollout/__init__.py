@@ -1,0 +1,1 @@
+"""Schedules groups, runs attempts, records what they did."""

@@ -1,0 +1,182 @@
+"""Runs one RolloutFn for one task and says how it ended. Every attempt ends in exactly one Outcome."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+
+from longtail import events
+from longtail.errors import DeadlineExpired, LimitReached, LongtailError, PolicyFailure, TaskError, classify
+from longtail.ports import Clock, Engine, Journal, Renderer, RolloutFn, Sandbox, Sandboxes, Tracer
+from longtail.rollout.model import RecordedModel
+from longtail.rollout.record import Recorder
+from longtail.types import (
+    Json,
+    Outcome,
+    Sampling,
+    SandboxSpec,
+    Score,
+    Task,
+    ToolCall,
+    Trajectory,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """What all attempts of a run share."""
+
+    rollout: RolloutFn
+    engine: Engine
+    renderer: Renderer
+    sandboxes: Sandboxes
+    journal: Journal
+    trace: Tracer
+    clock: Clock
+    attempt_s: float  # deadline of one attempt, seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """One attempt to run."""
+
+    task: Task
+    group_id: str
+    member: int
+    attempt: int
+    seed: int  # of the member: a retry samples the same tokens
+    sampling: Sampling
+    split: str = "train"
+
+    @property
+    def trajectory_id(self) -> str:
+        return f"{self.group_id}.{self.member}.{self.attempt}"
+
+
+class AttemptCtx:
+    """Implements ports.Ctx for one attempt."""
+
+    def __init__(self, world: World, assignment: Assignment, recorder: Recorder) -> None:
+        self.task = assignment.task
+        self.seed = assignment.seed
+        self.model = RecordedModel(
+            engine=world.engine,
+            renderer=world.renderer,
+            recorder=recorder,
+            clock=world.clock,
+            sampling=assignment.sampling,
+            limits=assignment.task.limits,
+            seed=assignment.seed,
+        )
+        self._world = world
+        self._recorder = recorder
+        self._tools = 0
+        self._sandboxes: list[Sandbox] = []
+
+    async def sandbox(self, spec: SandboxSpec) -> Sandbox:
+        with self._world.trace.busy("sandbox"):
+            sandbox = await self._world.sandboxes.create(spec)
+        self._sandboxes.append(sandbox)
+        return sandbox
+
+    async def tool(self, name: str, arguments: Mapping[str, Json], run: Callable[[], Awaitable[str]]) -> ToolCall:
+        if self._tools >= self.task.limits.calls:
+            raise LimitReached(f"limit of {self.task.limits.calls} tool calls")
+        key = f"{self._recorder.trajectory_id}/t{self._tools}"
+        self._tools += 1
+        started, error = self._world.clock.now(), None
+        with self._world.trace.busy("tool", tool=name):
+            try:
+                result = await run()
+            except LongtailError:
+                raise
+            except Exception as raised:
+                result, error = "", f"{type(raised).__name__}: {raised}"
+        call = ToolCall(
+            index=self._recorder.next_index,
+            key=key,
+            name=name,
+            arguments=arguments,
+            result=result,
+            error=error,
+            started_s=started,
+            ended_s=self._world.clock.now(),
+        )
+        await self._recorder.tool_call(call)
+        return call
+
+    async def event(self, kind: str, **data: Json) -> None:
+        await self._recorder.note(kind, data)
+
+    async def close(self) -> None:
+        await asyncio.gather(*(sandbox.close() for sandbox in self._sandboxes), return_exceptions=True)
+
+
+async def run_attempt(world: World, assignment: Assignment) -> Trajectory:
+    """The record of one attempt; never raises for what the episode did. Cancellation passes through."""
+    recorder = Recorder(assignment.trajectory_id, world.journal)
+    started = world.clock.now()
+    await world.journal.append(
+        events.attempt_started(
+            trajectory_id=assignment.trajectory_id,
+            task_id=assignment.task.id,
+            group_id=assignment.group_id,
+            member=assignment.member,
+            attempt=assignment.attempt,
+            started_s=started,
+            split=assignment.split,
+        )
+    )
+    outcome, reason, score = await _run(world, assignment, recorder)
+    reward = None
+    if outcome in (Outcome.DONE, Outcome.POLICY):
+        try:
+            reward = reward_of(score)
+        except TaskError as error:
+            outcome, reason = Outcome.TASK, str(error)
+    trajectory = Trajectory(
+        id=assignment.trajectory_id,
+        task_id=assignment.task.id,
+        group_id=assignment.group_id,
+        member=assignment.member,
+        attempt=assignment.attempt,
+        calls=tuple(recorder.calls),
+        outcome=outcome,
+        reason=reason or recorder.ended,
+        score=score,
+        reward=reward,
+        started_s=started,
+        ended_s=world.clock.now(),
+    )
+    await world.journal.append(events.attempt_ended(trajectory))
+    return trajectory
+
+
+async def _run(world: World, assignment: Assignment, recorder: Recorder) -> tuple[Outcome, str, Score]:
+    ctx = AttemptCtx(world, assignment, recorder)
+    limit = asyncio.timeout(world.attempt_s)
+    try:
+        async with limit:
+            return Outcome.DONE, "", await world.rollout(assignment.task, ctx)
+    except PolicyFailure as failure:
+        return Outcome.POLICY, str(failure), 0.0
+    except Exception as error:
+        cause = DeadlineExpired(f"the attempt did not end within {world.attempt_s:g} s") if limit.expired() else error
+        return classify(cause), f"{type(cause).__name__}: {cause}", None
+    finally:
+        await ctx.close()
+
+
+def reward_of(score: Score) -> float | None:
+    """The scalar that is trained: the part named "reward", else the sum of the parts. Raises TaskError for NaN."""
+    if score is None:
+        return None
+    if isinstance(score, Mapping):
+        value = float(score["reward"]) if "reward" in score else float(sum(score.values()))
+    else:
+        value = float(score)
+    if not math.isfinite(value):
+        raise TaskError(f"the score must be a finite number, got {value}")
+    return value

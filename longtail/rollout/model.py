@@ -1,0 +1,130 @@
+"""The policy as one attempt sees it: token-exact conversations over the Engine port, each call recorded.
+
+Not the engine and not a gateway. What the model sampled is kept in its own ids; only what the environment says is
+rendered. A request that extends the conversation continues its exact ids; one that rewrites history starts a new row.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from longtail.errors import EngineError, LimitReached
+from longtail.ports import Clock, Engine, Renderer
+from longtail.rollout.record import Recorder
+from longtail.types import Completion, Finish, GenerateRequest, Limits, Message, ModelCall, Sampling
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatReply:
+    """The assistant's answer as text, and the engine's record of it."""
+
+    message: Message
+    completion: Completion
+
+
+@dataclass(slots=True, kw_only=True)
+class _Conversation:
+    messages: list[Message]
+    ids: tuple[int, ...]
+    ended: bool  # the last reply ended with a stop token
+
+
+class RecordedModel:
+    """Implements ports.Model. Raises LimitReached before a call that the task's limits forbid."""
+
+    def __init__(
+        self,
+        *,
+        engine: Engine,
+        renderer: Renderer,
+        recorder: Recorder,
+        clock: Clock,
+        sampling: Sampling,
+        limits: Limits,
+        seed: int,
+    ) -> None:
+        self._engine = engine
+        self._renderer = renderer
+        self._recorder = recorder
+        self._clock = clock
+        self._sampling = sampling
+        self._limits = limits
+        self._seed = seed
+        self._deadline = clock.now() + limits.seconds
+        self._rows: list[tuple[int, tuple[int, ...]]] = []  # (index of a ModelCall, its prompt + reply)
+        self._conversation: _Conversation | None = None
+
+    async def chat(self, messages: Sequence[Message], sampling: Sampling | None = None) -> ChatReply:
+        said = self._conversation
+        if said is not None and list(messages[: len(said.messages)]) == said.messages:
+            ids = said.ids + self._renderer.more(messages[len(said.messages) :], ended=said.ended)
+        else:
+            ids = self._renderer.start(messages)
+        completion = await self.generate(ids, sampling)
+        reply = Message(role="assistant", content=self._renderer.text(completion.ids))
+        self._conversation = _Conversation(
+            messages=[*messages, reply], ids=ids + completion.ids, ended=completion.finish is Finish.STOP
+        )
+        return ChatReply(message=reply, completion=completion)
+
+    async def generate(self, ids: Sequence[int], sampling: Sampling | None = None) -> Completion:
+        ids = tuple(ids)
+        wanted = self._within_limits(len(ids), sampling or self._sampling)
+        number = len(self._rows)
+        request = GenerateRequest(
+            key=f"{self._recorder.trajectory_id}/{number}",
+            ids=ids,
+            sampling=wanted,
+            seed=derive_seed(self._seed, number),
+        )
+        parent, known = self._longest_prefix(ids)
+        started = self._clock.now()
+        try:
+            completion = await self._engine.generate(request)
+        except asyncio.CancelledError:
+            await self._engine.cancel(request.key)  # nobody waits for it any more
+            raise
+        if not completion.ids or len(completion.ids) != len(completion.logprobs):
+            raise EngineError(f"the engine returned {len(completion.ids)} ids for request {request.key}, expected some")
+        call = ModelCall(
+            index=self._recorder.next_index,
+            parent=parent,
+            delta_ids=ids[known:],
+            completion=completion,
+            temperature=wanted.temperature,
+            started_s=started,
+            ended_s=self._clock.now(),
+        )
+        await self._recorder.model_call(call)
+        self._rows.append((call.index, ids + completion.ids))
+        return completion
+
+    def _within_limits(self, prompt: int, sampling: Sampling) -> Sampling:
+        limits = self._limits
+        if len(self._rows) >= limits.turns:
+            raise LimitReached(f"turn limit of {limits.turns}")
+        if prompt >= limits.tokens:
+            raise LimitReached(f"token limit of {limits.tokens}")
+        if self._clock.now() >= self._deadline:
+            raise LimitReached(f"time limit of {limits.seconds:g} s")
+        return replace(
+            sampling,
+            max_tokens=min(sampling.max_tokens, limits.tokens - prompt),
+            stop_ids=sampling.stop_ids or self._renderer.stop_ids,
+        )
+
+    def _longest_prefix(self, ids: tuple[int, ...]) -> tuple[int | None, int]:
+        best: tuple[int | None, int] = (None, 0)
+        for index, row in self._rows:
+            if best[1] < len(row) <= len(ids) and ids[: len(row)] == row:
+                best = (index, len(row))
+        return best
+
+
+def derive_seed(*parts: object) -> int:
+    """A 63-bit seed from anything printable; equal parts, equal seed, on every machine."""
+    text = "\x1f".join(str(part) for part in parts)
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1

@@ -1,0 +1,1 @@
+"""Brings the trainer's weights to the engines."""

@@ -1,0 +1,89 @@
+"""Token-exact conversations (cases R10, R11) and limits."""
+
+import pytest
+
+from longtail.errors import LimitReached
+from longtail.fakes import END, MemoryJournal, ScriptedEngine, ToyRenderer, VirtualClock
+from longtail.rollout.model import RecordedModel, derive_seed
+from longtail.rollout.record import Recorder
+from longtail.types import Limits, Message, Sampling
+
+
+def model_saying(*replies: str, limits: Limits | None = None, max_tokens: int = 64):
+    recorder = Recorder("g0.0.0", MemoryJournal())
+    engine = ScriptedEngine(replies)
+    model = RecordedModel(
+        engine=engine,
+        renderer=ToyRenderer(),
+        recorder=recorder,
+        clock=VirtualClock(),
+        sampling=Sampling(max_tokens=max_tokens),
+        limits=limits or Limits(),
+        seed=7,
+    )
+    return model, engine, recorder
+
+
+def user(text: str) -> Message:
+    return Message(role="user", content=text)
+
+
+async def test_the_second_turn_continues_the_exact_ids_of_the_first():
+    model, engine, recorder = model_saying("hello", "bye")
+    said = [user("hi")]
+    reply = await model.chat(said)
+    said += [reply.message, Message(role="tool", content="42")]
+    await model.chat(said)
+    first, second = engine.requests
+    assert second.ids[: len(first.ids) + 6] == first.ids + reply.completion.ids
+    calls = recorder.calls
+    assert calls[1].parent == 0
+    assert ToyRenderer().text(calls[1].delta_ids) == "42"
+
+
+async def test_rewritten_history_starts_a_new_row_with_the_prompt_that_the_engine_saw():
+    model, engine, recorder = model_saying("hello", "bye")
+    await model.chat([user("hi")])
+    await model.chat([user("a summary of what was said")])
+    assert recorder.calls[1].parent is None
+    assert recorder.calls[1].delta_ids == engine.requests[1].ids
+
+
+async def test_a_reply_cut_by_length_is_closed_by_the_environment():
+    model, engine, _ = model_saying("abcdef", "x", max_tokens=3)
+    said = [user("hi")]
+    reply = await model.chat(said)
+    assert reply.message.content == "abc"
+    await model.chat([*said, reply.message, user("go on")])
+    start = len(engine.requests[0].ids)
+    assert engine.requests[1].ids[start + 3] == END
+
+
+@pytest.mark.parametrize(
+    ("limits", "words"),
+    [
+        (Limits(turns=1), "turn limit of 1"),
+        (Limits(tokens=12), "token limit of 12"),
+        (Limits(seconds=0), "time limit of 0 s"),
+    ],
+)
+async def test_a_reached_limit_says_which(limits: Limits, words: str):
+    model, _, _ = model_saying("hello", "bye", limits=limits)
+
+    async def two_turns() -> None:
+        reply = await model.chat([user("hi")])
+        await model.chat([user("hi"), reply.message, user("and then?")])
+
+    with pytest.raises(LimitReached, match=words):
+        await two_turns()
+
+
+async def test_a_reply_shrinks_to_what_the_token_limit_leaves():
+    model, engine, _ = model_saying("hello", limits=Limits(tokens=7))
+    await model.chat([user("hi")])
+    assert engine.requests[0].sampling.max_tokens == 7 - len(engine.requests[0].ids)
+
+
+def test_seeds_differ_between_members_and_calls_and_stay_equal_between_runs():
+    assert len({derive_seed(0, "t", 0, member) for member in range(100)}) == 100
+    assert derive_seed(0, "t", 0, 1) == derive_seed(0, "t", 0, 1)

@@ -1,0 +1,208 @@
+"""The scheduler on a virtual clock: staleness, identity, retries, losses (cases R01, R05, R15, R17, R20, X13)."""
+
+import asyncio
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from longtail import events
+from longtail.errors import InfrastructureError, LongtailError, SandboxLost, TaskError
+from longtail.fakes import (
+    MemoryJournal,
+    MemorySandboxes,
+    NoTrace,
+    ScriptedEngine,
+    ToyRenderer,
+    VirtualClock,
+)
+from longtail.rollout.attempt import World
+from longtail.rollout.scheduler import Plan, Scheduler
+from longtail.types import Message, Outcome, Sampling, Task
+
+TASKS = [Task(id=f"t{i}", prompt=(Message(role="user", content=f"task {i}"),)) for i in range(64)]
+
+
+async def say_and_score(task, ctx):
+    await ctx.model.chat(task.prompt)
+    return 1.0
+
+
+def world_of(rollout=say_and_score, delay=lambda request: 1.0, script=lambda request: "ok"):
+    clock = VirtualClock()
+    return World(
+        rollout=rollout,
+        engine=ScriptedEngine(script, clock=clock, delay=delay),
+        renderer=ToyRenderer(),
+        sandboxes=MemorySandboxes(),
+        journal=MemoryJournal(),
+        trace=NoTrace(),
+        clock=clock,
+        attempt_s=1000.0,
+    )
+
+
+def plan_of(**changes):
+    values = {
+        "seed": 0,
+        "num_steps": 6,
+        "groups_per_step": 4,
+        "group_size": 2,
+        "max_lag": 0,
+        "max_attempts": 64,
+        "min_usable": 2,
+        "retries": 3,
+        "backoff_s": 0.1,
+        "stall_s": 20.0,
+        "failure_limit": 0.5,
+        "sampling": Sampling(),
+    }
+    return Plan(**{**values, **changes})
+
+
+async def run_steps(world, plan, *, train_s=5.0, tasks=TASKS):
+    """The loop with a trainer that only takes time. Returns the groups of each step."""
+    steps = []
+    scheduler = Scheduler(world, tasks, plan)
+    async with world.clock.running(), scheduler.start(0) as rollouts:
+        for step in range(plan.num_steps):
+            groups = await rollouts.take(plan.groups_per_step)
+            await world.clock.sleep(train_s)
+            world.engine.version = step + 1
+            rollouts.release(groups, step + 1)
+            steps.append(groups)
+    return steps
+
+
+async def test_on_policy_steps_take_their_groups_in_admission_order_and_of_one_version():
+    world = world_of(delay=lambda request: random.Random(request.seed).expovariate(1.0))
+    steps = await run_steps(world, plan_of())
+    assert [group.index for groups in steps for group in groups] == list(range(24))
+    for version, groups in enumerate(steps):
+        assert {v for g in groups for t in g.trajectories for v in t.model_calls[0].completion.versions} == {version}
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10_000), max_lag=st.integers(0, 4), sigma=st.sampled_from([0.5, 1.5]))
+def test_no_group_is_trained_staler_than_the_bound_and_none_is_lost(seed: int, max_lag: int, sigma: float):
+    world = world_of(delay=lambda request: random.Random(seed ^ request.seed).lognormvariate(1.0, sigma))
+    steps = asyncio.run(run_steps(world, plan_of(seed=seed, max_lag=max_lag)))
+    for version, groups in enumerate(steps):
+        assert len(groups) == 4
+        assert all(version - group.version_first <= max_lag for group in groups)
+    taken = [group.index for groups in steps for group in groups]
+    assert sorted(taken) == list(range(24))
+
+
+async def test_asynchronous_training_does_not_wait_for_a_slow_group_before_its_bound():
+    slow = lambda request: 60.0 if request.key.startswith("g0.") else 1.0  # noqa: E731
+    world = world_of(delay=slow)
+    steps = await run_steps(world, plan_of(max_lag=3))
+    where = next(step for step, groups in enumerate(steps) if any(group.index == 0 for group in groups))
+    assert where == 3
+    assert all(len(groups) == 4 for groups in steps)
+
+
+async def test_members_of_a_group_are_seeded_apart_and_a_retry_samples_the_same_again():
+    failed = set()
+
+    async def flaky(task, ctx):
+        await ctx.model.chat(task.prompt)
+        if task.id == "t0" and task.id not in failed:
+            failed.add(task.id)
+            raise SandboxLost("gone")
+        return 1.0
+
+    world = world_of(flaky)
+    steps = await run_steps(world, plan_of(num_steps=1))
+    group = steps[0][0]
+    assert sorted(t.attempt for t in group.trajectories) == [0, 1]
+    seeds = {}
+    for request in world.engine.requests:
+        seeds.setdefault(request.key.rsplit(".", 1)[0], set()).add(request.seed)
+    assert all(len(values) == 1 for values in seeds.values())
+    assert len({value for values in seeds.values() for value in values}) == len(seeds)
+
+
+async def test_an_infrastructure_failure_never_becomes_a_reward():
+    async def lost(task, ctx):
+        await ctx.model.chat(task.prompt)
+        if ctx.seed % 3 == 0:
+            raise SandboxLost("host down")
+        return 0.0
+
+    world = world_of(lost)
+    steps = await run_steps(world, plan_of(group_size=8, retries=1, failure_limit=0.9))
+    ended = [t for groups in steps for g in groups for t in g.trajectories]
+    assert all(t.reward is None for t in ended if t.outcome is Outcome.INFRASTRUCTURE)
+    assert any(t.outcome is Outcome.INFRASTRUCTURE for t in ended)
+    assert all(t not in g.usable for groups in steps for g in groups for t in g.trajectories if t.reward is None)
+
+
+async def test_a_step_lost_to_infrastructure_is_held_and_the_cause_named():
+    async def mostly_lost(task, ctx):
+        await ctx.model.chat(task.prompt)
+        if ctx.seed % 4:
+            raise SandboxLost("host down")
+        return 0.0
+
+    with pytest.raises(InfrastructureError, match="host down"):
+        await run_steps(world_of(mostly_lost), plan_of(group_size=8, retries=0))
+
+
+async def test_tasks_that_cannot_be_graded_stop_the_run_with_the_reason():
+    async def broken(task, ctx):
+        raise KeyError("answer")
+
+    with pytest.raises(TaskError, match="KeyError: 'answer'"):
+        await run_steps(world_of(broken), plan_of())
+
+
+async def test_a_lost_group_is_dropped_with_a_reason_and_replaced():
+    async def one_bad(task, ctx):
+        await ctx.model.chat(task.prompt)
+        return float("nan") if task.id == "t1" else 1.0
+
+    world = world_of(one_bad)
+    steps = await run_steps(world, plan_of(num_steps=2))
+    assert [len(groups) for groups in steps] == [4, 4]
+    dropped = world.journal.of(events.GROUP_DROPPED)
+    assert [event.data["index"] for event in dropped] == [1]
+    assert "finite number, got nan" in str(dropped[0].data["reason"])
+    assert all(group.index != 1 for groups in steps for group in groups)
+
+
+async def test_a_rollout_that_never_ends_stops_the_run_within_the_stall_limit():
+    async def silent(task, ctx):
+        await asyncio.Event().wait()
+
+    with pytest.raises(InfrastructureError, match=r"no attempt ended for 0\.05 s"):
+        await run_steps(world_of(silent), plan_of(stall_s=0.05))
+
+
+async def test_a_fault_in_the_scheduler_reaches_the_loop_as_the_first_cause():
+    world = world_of()
+
+    async def full(*events):
+        raise LongtailError("disk full")
+
+    world.journal.append = full
+    with pytest.raises((LongtailError, ExceptionGroup), match="disk full"):
+        await run_steps(world, plan_of())
+
+
+async def test_leaving_the_scheduler_cancels_what_is_in_flight_at_the_engine_too():
+    world = world_of(delay=lambda request: 1e9)
+    async with Scheduler(world, TASKS, plan_of()).start(0):
+        await asyncio.sleep(0.05)
+    assert len(world.engine.cancelled) == len(world.engine.requests) == 8
+
+
+async def test_evaluation_runs_each_task_once_beside_training():
+    world = world_of()
+    scheduler = Scheduler(world, TASKS, plan_of())
+    async with world.clock.running(), scheduler.start(0) as rollouts:
+        groups = await rollouts.once(TASKS[:5], name="eval-test-0", sampling=Sampling())
+    assert [group.task.id for group in groups] == [f"t{i}" for i in range(5)]
+    assert all(len(group.trajectories) == 1 for group in groups)
