@@ -16,13 +16,14 @@ than max_lag versions after its admission, and none is thrown away for being slo
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import AsyncGenerator, Sequence
+from collections import Counter, deque
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
 from longtail import events
 from longtail.errors import FAILURES, InfrastructureError, TaskError
+from longtail.history import Position
 from longtail.rollout.attempt import Assignment, World, run_attempt
 from longtail.rollout.model import derive_seed
 from longtail.types import Group, Outcome, PolicyVersion, Sampling, Task, Trajectory
@@ -58,11 +59,15 @@ class _Flight:
 class Scheduler:
     """Implements ports.Rollouts once started. Owns the group tasks."""
 
-    def __init__(self, world: World, tasks: Sequence[Task], plan: Plan, *, next_index: int = 0) -> None:
+    def __init__(
+        self, world: World, tasks: Sequence[Task], plan: Plan, position: Callable[[], Position] = Position
+    ) -> None:
         self._world = world
         self._tasks = tasks
         self._plan = plan
-        self._next = next_index  # admission number: task and epoch follow from it
+        self._position = position  # asked at start(): where the data stands after a resume
+        self._redo: deque[int] = deque()  # admission numbers to run again
+        self._next = 0  # the next new admission number: task and epoch follow from it
         self._version: PolicyVersion = 0
         self._alive: dict[int, _Flight] = {}
         self._running: set[asyncio.Task[None]] = set()
@@ -76,6 +81,9 @@ class Scheduler:
     @asynccontextmanager
     async def start(self, version: PolicyVersion) -> AsyncGenerator[Scheduler]:
         """Admit groups until the block ends; then whatever is in flight is cancelled."""
+        position = self._position()
+        self._redo.extend(position.redo)
+        self._next = position.next_index
         self._version = version
         self._progress_s = self._world.clock.now()
         self._admit()
@@ -128,12 +136,17 @@ class Scheduler:
         plan = self._plan
         wanted = min(plan.max_lag + 1, plan.num_steps - self._version) * plan.groups_per_step
         while len(self._alive) < wanted:
-            flight = _Flight(index=self._next, admitted=self._version)
-            self._next += 1
+            flight = _Flight(index=self._next_index(), admitted=self._version)
             self._alive[flight.index] = flight
             task = asyncio.create_task(self._run_group(flight), name=f"group-{flight.index}")
             self._running.add(task)
             task.add_done_callback(self._group_done)
+
+    def _next_index(self) -> int:
+        if self._redo:
+            return self._redo.popleft()
+        self._next += 1
+        return self._next - 1
 
     def _choose(self, count: int) -> list[_Flight] | None:
         """The groups of the next step in admission order, or None while it must wait for one that is not ready."""

@@ -30,7 +30,7 @@ ALLOWED = {
     "weights": PURE,
     "journal": PURE,
     "observe": PURE,
-    "rollout": BASE | {"ports", "events"},
+    "rollout": BASE | {"ports", "events", "history"},
     "cluster": PURE,
     "loop": PURE | {"data", "algorithms", "rollout"},
 }

@@ -17,6 +17,7 @@ from longtail.fakes import (
     ToyRenderer,
     VirtualClock,
 )
+from longtail.history import Position
 from longtail.rollout.attempt import World
 from longtail.rollout.scheduler import Plan, Scheduler
 from longtail.types import Message, Outcome, Sampling, Task
@@ -206,3 +207,12 @@ async def test_evaluation_runs_each_task_once_beside_training():
         groups = await rollouts.once(TASKS[:5], name="eval-test-0", sampling=Sampling())
     assert [group.task.id for group in groups] == [f"t{i}" for i in range(5)]
     assert all(len(group.trajectories) == 1 for group in groups)
+
+
+async def test_a_resumed_run_first_repeats_what_was_in_flight_at_the_cut():
+    world = world_of()
+    plan = plan_of(num_steps=4)
+    scheduler = Scheduler(world, TASKS, plan, lambda: Position(next_index=9, redo=(3, 7)))
+    async with world.clock.running(), scheduler.start(2) as rollouts:
+        groups = await rollouts.take(4)
+    assert [group.index for group in groups] == [3, 7, 9, 10]

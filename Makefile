@@ -1,0 +1,43 @@
+# Everything a newcomer or a machine types. Each target works on a fresh clone.
+PYTHON ?= python3
+BIN := .venv/bin
+TORCH ?= torch==2.13.0
+
+.PHONY: install dev quickstart test lint types check bench clean
+
+.venv/installed: pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --upgrade pip
+	$(BIN)/pip install --quiet $(TORCH)
+	$(BIN)/pip install --quiet -e '.[all]'
+	touch $@
+
+.venv/dev: .venv/installed
+	$(BIN)/pip install --quiet -e '.[dev]'
+	touch $@
+
+install: .venv/installed
+
+dev: .venv/dev
+
+# install, train for ten minutes on the CPU, show what was learnt
+quickstart: .venv/installed
+	$(BIN)/longtail train recipes/quickstart.toml
+	$(BIN)/longtail show runs/quickstart --solved --limit 1
+
+lint: .venv/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: .venv/dev
+	$(BIN)/pyright
+
+test: lint types
+	$(BIN)/python -m pytest
+
+bench: .venv/dev
+	$(BIN)/longtail bench generate --json
+	$(BIN)/longtail bench train --json
+
+clean:
+	rm -rf .venv build dist
