@@ -1,0 +1,1 @@
+"""Advantages, losses and the presets that join them."""
