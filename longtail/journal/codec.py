@@ -1,15 +1,14 @@
 """Events to rows and back. Payloads are JSON text; arrays are one binary value beside it.
 
-An array is stored as (type code, count, bytes): the smallest integer type that holds it, float32 where that is exact
-for every element and float64 otherwise; an array of equal elements stores one of them. What comes back is equal bit
-for bit, except that a float array given with some ints comes back as floats.
+An array is MessagePack of (form, count, content): integers as they are (one to nine bytes each), floats as float32
+where that is exact for every element and float64 otherwise; an array of equal elements stores one of them. What comes
+back is equal bit for bit; ints in an array that begins with a float come back as floats.
 """
 
 from __future__ import annotations
 
 import json
-import sys
-from array import array
+import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,15 +18,15 @@ from longtail.types import Event
 
 Row = tuple[str, str, float, str, bytes | None]  # trajectory, kind, at_s, data, arrays
 
-_INTS = (("b", -(2**7), 2**7), ("H", 0, 2**16), ("i", -(2**31), 2**31), ("q", -(2**63), 2**63))  # code, from, below
+_Stored = tuple[str, int, Any]  # form, count, content
 
 _encode_json = msgspec.json.Encoder().encode
 _pack = msgspec.msgpack.Encoder().encode
-_unpack = msgspec.msgpack.Decoder(dict[str, tuple[str, int, bytes]]).decode
+_unpack = msgspec.msgpack.Decoder(dict[str, _Stored]).decode
 
 
 def row_of(event: Event, at_s: float) -> Row:
-    """Raises TypeError or ValueError for what is not JSON, or an integer beyond 64 bits."""
+    """Raises TypeError for what is not JSON, OverflowError for an integer beyond 64 bits."""
     arrays = encode_arrays(event.arrays) if event.arrays else None
     return event.trajectory, event.kind, event.at_s or at_s, _json(event.data), arrays
 
@@ -61,38 +60,41 @@ def decode_arrays(data: bytes) -> dict[str, tuple[Any, ...]]:
     return {name: _decode(*stored) for name, stored in _unpack(data).items()}
 
 
-def _encode(values: Sequence[int] | Sequence[float]) -> tuple[str, int, bytes]:
-    packed = _ints(values)
-    packed = _floats(values) if packed is None else packed
-    if sys.byteorder == "big":
-        packed.byteswap()
-    raw, size = packed.tobytes(), packed.itemsize
-    if len(packed) > 1 and raw == raw[:size] * len(packed):
-        raw = raw[:size]
-    return packed.typecode, len(packed), raw
+def _encode(values: Sequence[int] | Sequence[float]) -> _Stored:
+    items = tuple(values)
+    if items and isinstance(items[0], float):
+        return _encode_floats(items)
+    if len(items) > 1 and items.count(items[0]) == len(items):
+        return "same", len(items), items[0]
+    return "list", len(items), items
 
 
-def _ints(values: Sequence[Any]) -> array[Any] | None:
-    """None when there is a float among the values."""
+def _encode_floats(items: tuple[Any, ...]) -> _Stored:
+    count = len(items)
+    code, raw = "f", _pack_float32(items)
+    if not raw:
+        code, raw = "d", struct.pack(f"<{count}d", *items)
+    one = raw[: len(raw) // count]
+    return code, count, one if raw == one * count else raw
+
+
+def _pack_float32(items: tuple[Any, ...]) -> bytes:
+    """b"" where that would lose a bit."""
+    form = f"<{len(items)}f"
     try:
-        wide = array("q", values)
-    except TypeError:
-        return None
+        raw = struct.pack(form, *items)
     except OverflowError:
-        raise ValueError("array elements must be 64-bit integers") from None
-    low, high = (min(wide), max(wide)) if wide else (0, 0)
-    code = next(code for code, lowest, limit in _INTS if lowest <= low and high < limit)
-    return array(code, wide)
+        return b""
+    return raw if struct.unpack(form, raw) == items else b""
 
 
-def _floats(values: Sequence[Any]) -> array[Any]:
-    exact = array("d", values)
-    short = array("f", exact)
-    return short if array("d", short).tobytes() == exact.tobytes() else exact
-
-
-def _decode(code: str, count: int, raw: bytes) -> tuple[Any, ...]:
-    values: array[Any] = array(code, raw)
-    if sys.byteorder == "big":
-        values.byteswap()
-    return tuple(values) if len(values) == count else tuple(values) * count
+def _decode(code: str, count: int, stored: Any) -> tuple[Any, ...]:
+    match code:
+        case "list":
+            return tuple(stored)
+        case "same":
+            return (stored,) * count
+        case _:
+            size = len(stored) // (4 if code == "f" else 8)
+            values = struct.unpack(f"<{size}{code}", stored)
+            return values if size == count else values * count

@@ -3,7 +3,6 @@
 import json
 import struct
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -55,25 +54,23 @@ def test_not_a_number_becomes_null_because_json_has_none():
 
 
 @pytest.mark.parametrize(
-    ("values", "code", "stored"),
+    ("values", "most_bytes"),
     [
-        ((1, 2, 3), "b", 3),
-        ((1, 40_000), "H", 4),
-        ((1, 70_000), "i", 8),
-        ((5,) * 1000, "b", 1),
-        ((0.5, -1.25), "f", 8),
-        ((0.1, 0.5), "d", 16),
-        ((0.0,) * 1000, "f", 4),
-        ((0.0, -0.0), "f", 8),
+        (range(100), 100),
+        (range(1000, 1100), 300),
+        ((5,) * 1000, 1),
+        (tuple(i / 8 for i in range(100)), 400),
+        ((0.1,) * 100, 8),
+        ((0.0,) * 1000, 4),
     ],
 )
-def test_arrays_take_the_smallest_exact_type(values, code, stored):
-    got, count, raw = msgspec.msgpack.decode(encode_arrays({"x": values}))["x"]
-    assert (got, count, len(raw)) == (code, len(values), stored)
+def test_arrays_are_stored_compactly(values, most_bytes):
+    assert len(encode_arrays({"x": values})) <= most_bytes + 15
+    assert decode_arrays(encode_arrays({"x": values})) == {"x": tuple(values)}
 
 
 def test_an_integer_beyond_64_bits_is_refused():
-    with pytest.raises(ValueError, match="64-bit"):
+    with pytest.raises(OverflowError):
         encode_arrays({"ids": (2**64,)})
 
 
