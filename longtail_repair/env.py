@@ -1,0 +1,175 @@
+"""RepairEnv: an agent with a file viewer, an editor and a test runner repairs a small package in a sandbox.
+
+    ls | read FILE | search TEXT | edit FILE START END + lines | test | submit
+
+Files of the package may be named without its folder. Everything said is short: a small model pays for each token.
+
+Grade: the agent's sandbox is closed first. Its package files (nothing else of its workspace) go into a fresh sandbox,
+where each call of the pristine tests is evaluated; the values come back and are compared here, in the driver. Code under
+test never sees what is expected and prints into nothing: it can only pass by computing the right values.
+
+Score: {"reward", "solved", "fixed", "steps", "format"}; "reward" is the weighted sum of the others and what is trained.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from longtail.envs import Body, Env, tool
+from longtail.envs.text import decode
+from longtail.ports import Ctx, Sandbox
+from longtail.types import Message, SandboxLimits, SandboxSpec, Score, Task
+from longtail_repair import runner
+from longtail_repair.grade import Checks, checks_in, grade, request
+
+RUNNER = Path(runner.__file__).read_bytes()  # shipped as run_tests.py
+_LIMITS = SandboxLimits(memory_mb=256, processes=16, workspace_mb=8, output_kb=16, seconds=10.0)
+_MAX_HITS = 5  # lines shown by search
+_MAX_ECHO = 4  # lines shown after an edit
+
+Passed = Mapping[str, bool]  # "tests/test_x.py::test_y" -> passed
+_grades: OrderedDict[Any, Passed] = OrderedDict()  # the same code gets the same grade: siblings often end alike
+_MAX_GRADES = 4096
+
+
+class RepairEnv(Env):
+    """Weights of the reward's parts are the recipe's to set."""
+
+    max_observation = 1200
+
+    def __init__(
+        self,
+        *,
+        show_failing: bool = True,
+        solved: float = 1.0,
+        fixed: float = 0.2,
+        steps: float = -0.05,
+        format: float = 0.05,  # noqa: A002 - the name of the part
+    ) -> None:
+        self._show_failing = show_failing
+        self._weights = {"solved": solved, "fixed": fixed, "steps": steps, "format": format}
+
+    async def setup(self, task: Task, ctx: Ctx) -> Sequence[Message]:
+        self._task, self._ctx = task, ctx
+        self._package: str = task.data["package"]
+        self._box: Sandbox = await ctx.sandbox(workspace(task))
+        modules = [self._short(path) for path in task.data["files"] if path.startswith(f"{self._package}/")]
+        names = " ".join(name for name in modules if name != "__init__.py")
+        failing = f"\n{task.data['failing'].rstrip()}" if self._show_failing else ""
+        return [Message(role="user", content=f"fix {self._package}: {names}{failing}")]
+
+    @tool
+    async def ls(self) -> str:
+        """list the files"""
+        return " ".join(self._short(path) for path in await self._box.list())
+
+    @tool
+    async def read(self, file: str) -> str:
+        """show a file with line numbers"""
+        lines = await self._lines(file)
+        return f"no file {file}" if lines is None else _numbered(lines, 1)
+
+    @tool
+    async def search(self, text: str) -> str:
+        """find a text in all files"""
+        hits: list[str] = []
+        paths = [path for path in await self._box.list() if path != "run_tests.py"]
+        for path in sorted(paths, key=lambda path: (not path.startswith(f"{self._package}/"), path)):
+            lines = await self._lines(path) or []
+            hits += [f"{self._short(path)} {_numbered([line], n)}" for n, line in enumerate(lines, 1) if text in line]
+        return "\n".join(hits[:_MAX_HITS]) or "nothing found"
+
+    @tool
+    async def edit(self, file: str, start: int, end: int, text: Body = "") -> str:
+        """replace lines START to END by the lines below; END = START - 1 inserts before START"""
+        lines = await self._lines(file)
+        if lines is None:
+            return f"no file {file}"
+        if not (1 <= start <= len(lines) + 1 and start - 1 <= end <= len(lines)):
+            return f"{file} has lines 1 to {len(lines)}"
+        new = text.split("\n") if text else []
+        if new and not new[-1]:
+            new.pop()
+        changed = [*lines[: start - 1], *new, *lines[end:]]
+        await self._box.write(self._path(file), "".join(f"{line}\n" for line in changed).encode())
+        return _numbered(new[:_MAX_ECHO], start) or "deleted"
+
+    @tool
+    async def test(self) -> str:
+        """run the tests"""
+        result = await self._box.exec(["python", "run_tests.py"])
+        if result.timed_out:
+            return "the tests ran out of time"
+        text = decode(result.stdout).rstrip()
+        return text or (decode(result.stderr).strip().splitlines() or ["the tests said nothing"])[-1]
+
+    @tool
+    def submit(self) -> str:
+        """end the work"""
+        self.done = True
+        return "done"
+
+    async def score(self) -> Score:
+        left = await self._box.snapshot()
+        await self._box.close()
+        passed = await self._grade(package_files(left.files, self._package))
+        failed = set(self._task.data["failed"])
+        mended = sum(ok for name, ok in passed.items() if name in failed)
+        broken = sum(not ok for name, ok in passed.items() if name not in failed)
+        parts = {
+            "solved": float(all(passed.values())),
+            "fixed": max(-1.0, (mended - broken) / len(failed)),
+            "steps": self.replies / self._task.limits.turns,
+            "format": 1.0 - self.bad_replies / max(1, self.replies),
+        }
+        return {"reward": sum(self._weights[name] * part for name, part in parts.items()), **parts}
+
+    async def _grade(self, files: Mapping[str, bytes]) -> Passed:
+        data = self._task.data
+        checks = checks_in(data["files"])
+        if files == package_files(workspace(self._task).files, self._package):
+            return {name: name not in data["failed"] for name in checks}
+        key = (self._task.id, tuple(sorted(files.items())))
+        if key not in _grades:
+            _grades[key] = await self._run_checks(files, checks)
+            if len(_grades) > _MAX_GRADES:
+                _grades.popitem(last=False)
+        return _grades[key]
+
+    async def _run_checks(self, files: Mapping[str, bytes], checks: Mapping[str, Checks]) -> Passed:
+        box = await self._ctx.sandbox(SandboxSpec(files={**files, "run_tests.py": RUNNER}, limits=_LIMITS))
+        result = await box.exec(["python", "-I", "run_tests.py", "--values"], stdin=request(checks))
+        await box.close()
+        return grade(checks, result.stdout)
+
+    async def _lines(self, file: str) -> list[str] | None:
+        try:
+            return decode(await self._box.read(self._path(file))).splitlines()
+        except (OSError, ValueError):  # missing, a folder, outside the workspace
+            return None
+
+    def _path(self, file: str) -> str:
+        """The path of a file named with or without the package's folder."""
+        inside = f"{self._package}/{file}"
+        return inside if inside in self._task.data["files"] else file
+
+    def _short(self, path: str) -> str:
+        return path.removeprefix(f"{self._package}/")
+
+
+def workspace(task: Task) -> SandboxSpec:
+    """What the agent's sandbox starts with."""
+    files = {path: text.encode() for path, text in task.data["files"].items()}
+    return SandboxSpec(files={**files, "run_tests.py": RUNNER}, limits=_LIMITS)
+
+
+def package_files(files: Mapping[str, bytes], package: str) -> dict[str, bytes]:
+    """The part of a workspace that is graded: the package's own modules."""
+    return {path: data for path, data in files.items() if path.startswith(f"{package}/") and path.endswith(".py")}
+
+
+def _numbered(lines: Sequence[str], first: int) -> str:
+    return "\n".join(f"{number} {line}".rstrip() for number, line in enumerate(lines, first))

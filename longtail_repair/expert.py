@@ -1,0 +1,241 @@
+"""Noisy experts: scripted episodes for the warm start, played through RepairEnv's own code.
+
+The expert knows the bugs. It looks where the failures point, edits, tests, and makes mistakes as its habits say: wrong
+edits, wrong files, work handed in untested or unfinished. The habits set how good the cloned policy is, and what
+reinforcement learning has left to teach: to verify, to try again, to be accurate.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from random import Random
+from typing import Any
+
+from longtail.envs import env
+from longtail.errors import LimitReached, UserError
+from longtail.types import Completion, Finish, Json, Message, Sampling, SandboxSpec, Score, Task, ToolCall
+from longtail_repair.env import RepairEnv
+from longtail_repair.memory import MemorySandbox
+from longtail_repair.mutate import mutate
+from longtail_repair.tasks import repair_tasks
+
+Script = Generator[str, str, None]  # yields replies, is sent observations
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Habits:
+    """Probabilities of the expert's weaknesses and ways."""
+
+    wrong: float = 0.25  # an edit is wrong: another plausible change of the function
+    sloppy: float = 0.1  # submits without testing the last edits
+    give_up: float = 0.1  # submits although the tests failed
+    tries: int = 4  # rounds of repair before giving up
+    lost: float = 0.1  # opens a file that has no bug first
+    search: float = 0.15  # looks for the function before opening its file
+    list: float = 0.05  # lists the files first
+    test_first: float = 0.1  # runs the tests first
+    test_each: float = 0.5  # tests after each edit, not only after the last
+    reread: float = 0.15  # opens a file again before editing it again
+
+
+def expert_chats(
+    count: int,
+    seed: int,
+    *,
+    noise: float = 1.0,
+    split: str = "train",
+    levels: Sequence[int] = (1, 2, 3),
+    families: Sequence[str] = (),
+    **habits: float,
+) -> Iterator[list[Message]]:
+    """`count` episodes of different tasks; `noise` multiplies all mistakes. Equal arguments, equal episodes."""
+    for _, messages, _ in expert_episodes(
+        count, seed, noise=noise, split=split, levels=levels, families=families, graded=False, **habits
+    ):
+        yield messages
+
+
+def expert_episodes(
+    count: int,
+    seed: int,
+    *,
+    noise: float = 1.0,
+    split: str = "train",
+    levels: Sequence[int] = (1, 2, 3),
+    families: Sequence[str] = (),
+    graded: bool = True,
+    **habits: float,
+) -> Iterator[tuple[Task, list[Message], Score]]:
+    """The same with their tasks and, if `graded`, their scores."""
+    unknown = [name for name in habits if name not in {field.name for field in fields(Habits)}]
+    if unknown:
+        raise UserError(f"expert: no habit {unknown[0]!r}; there are {', '.join(f.name for f in fields(Habits))}")
+    manner = _scaled(Habits(**habits), noise)  # pyright: ignore[reportArgumentType]
+    rollout = env(RepairEnv if graded else _Ungraded)
+    for index, task in enumerate(repair_tasks(split, count, seed, levels=levels, families=families)):
+        ctx = _Stage(task, Random(f"expert/{seed}/{index}"), manner)
+        score = _finish(rollout(task, ctx))
+        yield task, ctx.messages, score
+
+
+def _scaled(habits: Habits, noise: float) -> Habits:
+    mistakes = ("wrong", "sloppy", "give_up", "lost")
+    return replace(habits, **{name: min(1.0, getattr(habits, name) * noise) for name in mistakes})
+
+
+class _Ungraded(RepairEnv):
+    async def score(self) -> Score:
+        return None
+
+
+def _finish(episode: Awaitable[Score]) -> Score:
+    """Run a coroutine that never waits for anything; an event loop would cost more than the episode."""
+    try:
+        episode.__await__().send(None)
+    except StopIteration as end:
+        return end.value
+    raise AssertionError("an episode on the in-memory stage must not wait")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reply:
+    message: Message
+    completion: Completion
+
+
+_SPOKEN = Completion(ids=(), logprobs=(), log_mass=(), versions=(), finish=Finish.STOP)
+
+
+class _Stage:
+    """The Ctx of a scripted episode; it is its own model."""
+
+    def __init__(self, task: Task, rng: Random, habits: Habits) -> None:
+        self.task = task
+        self.seed = 0
+        self.model = self
+        self.messages: list[Message] = []
+        self._rng = rng
+        self._habits = habits
+        self._script: Script | None = None
+        self._box: MemorySandbox | None = None
+
+    async def sandbox(self, spec: SandboxSpec) -> MemorySandbox:
+        box = MemorySandbox(spec)
+        self._box = self._box or box  # the first is the agent's, a later one is for grading
+        return box
+
+    async def tool(self, name: str, arguments: Mapping[str, Json], run: Callable[[], Awaitable[str]]) -> ToolCall:
+        return ToolCall(index=0, key="", name=name, arguments=arguments, result=await run())
+
+    async def event(self, kind: str, **data: Json) -> None:
+        pass
+
+    async def generate(self, ids: Sequence[int], sampling: Sampling | None = None) -> Completion:
+        raise NotImplementedError("the expert speaks text")
+
+    async def chat(self, messages: Sequence[Message], sampling: Sampling | None = None) -> _Reply:
+        assert self._box is not None
+        try:
+            if self._script is None:
+                self._script = _Expert(self.task, self._box, self._rng, self._habits).play(messages[-1].content)
+                text = next(self._script)
+            else:
+                text = self._script.send(messages[-1].content)
+        except StopIteration:
+            raise LimitReached("the script ended") from None
+        reply = Message(role="assistant", content=text)
+        self.messages = [*messages, reply]
+        return _Reply(message=reply, completion=_SPOKEN)
+
+
+class _Expert:
+    """Decides what to say; sees the workspace and knows the original."""
+
+    def __init__(self, task: Task, box: MemorySandbox, rng: Random, habits: Habits) -> None:
+        self._data = task.data
+        self._box = box
+        self._rng = rng
+        self._habits = habits
+        self._bugs: list[dict[str, Any]] = list(task.data["bugs"])
+        self._current: dict[str, str] = {bug["function"]: bug["source"] for bug in self._bugs}
+        self._seen: set[str] = set()
+        self._touched: set[str] = set()
+
+    def play(self, prompt: str) -> Script:
+        if self._chance(self._habits.list):
+            yield "ls"
+        if self._chance(self._habits.test_first):
+            yield "test"
+        output = prompt
+        for _ in range(self._habits.tries):
+            pending = [bug for bug in self._bugs if self._current[bug["function"]] != bug["original"]]
+            output = yield from self._round(pending, output)
+            if output is None or output.startswith("all ") or self._chance(self._habits.give_up):
+                break
+        yield "submit"
+
+    def _round(self, pending: Sequence[dict[str, Any]], output: str) -> Generator[str, str, str | None]:
+        """Edit each pending bug; the last test output, or None when the last edits go untested."""
+        tested: str | None = None
+        for bug in pending:
+            yield from self._find(bug, output)
+            yield from self._edit(bug)
+            tested = None
+            if self._chance(self._habits.test_each):
+                tested = output = yield "test"
+                if output.startswith("all "):
+                    return output
+        if tested is None and not self._chance(self._habits.sloppy):
+            tested = yield "test"
+        return tested
+
+    def _find(self, bug: dict[str, Any], output: str) -> Script:
+        """Open the file of a bug, by way of the file where it shows."""
+        path = bug["path"]
+        others = [
+            other for other in self._data["truth"] if other not in (path, *self._seen) and self._data["truth"][other]
+        ]
+        if path not in self._seen and others and self._chance(self._habits.lost):
+            yield from self._open(self._rng.choice(others))
+        pointed = [other for other in others if f" in {_short(other)}" in output]
+        if path not in self._seen and f" in {_short(path)}" not in output and pointed:
+            yield from self._open(pointed[0])
+        if path not in self._seen and self._chance(self._habits.search):
+            yield f"search {bug['function']}"
+        if path not in self._seen or (path in self._touched and self._chance(self._habits.reread)):
+            yield from self._open(path)
+
+    def _open(self, path: str) -> Script:
+        self._seen.add(path)
+        yield f"read {_short(path)}"
+
+    def _edit(self, bug: dict[str, Any]) -> Script:
+        """Bring the function to its original form, or to a wrong one, one run of lines at a time."""
+        path, name = bug["path"], bug["function"]
+        target = bug["original"]
+        if self._chance(self._habits.wrong):
+            mistake = mutate(bug["original"], self._rng)
+            if mistake is not None and mistake.source != self._current[name]:
+                target = mistake.source
+        goal = self._box.text(path).replace(self._current[name], target)
+        self._current[name] = target
+        self._touched.add(path)
+        while (text := self._box.text(path)) != goal:
+            yield _first_edit(_short(path), text.splitlines(), goal.splitlines())
+
+    def _chance(self, probability: float) -> bool:
+        return self._rng.random() < probability
+
+
+def _first_edit(file: str, old: Sequence[str], new: Sequence[str]) -> str:
+    """The command for the first difference."""
+    for tag, start, end, new_start, new_end in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        if tag != "equal":
+            return "\n".join([f"edit {file} {start + 1} {end}", *new[new_start:new_end]])
+    raise AssertionError("no difference")
+
+
+def _short(path: str) -> str:
+    return path.rpartition("/")[2]

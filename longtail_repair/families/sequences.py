@@ -1,0 +1,3 @@
+"""Families."""
+
+FAMILIES = ()
