@@ -1,0 +1,1 @@
+"""Learning: optimizer steps on packed micro-batches, checkpoints, supervised warm starts."""

@@ -1,0 +1,81 @@
+"""Files that are whole or absent: write aside, fsync, rename. Knows nothing of models."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from safetensors.torch import load, save
+from torch import Tensor
+
+from longtail.errors import DiskFull
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """One safetensors file, atomically. Raises DiskFull."""
+    data = save({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, {"format": "pt"})
+    aside = path.with_name(f".{path.name}.tmp")
+    with _disk(path, aside):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with aside.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(path)
+        _sync_directory(path.parent)
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """All tensors of a safetensors file, in memory of their own."""
+    return load(path.read_bytes())
+
+
+def write_directory(path: Path, fill: Callable[[Path], None]) -> None:
+    """A directory with what `fill` puts into it, atomically; an older one of that name is replaced. Raises DiskFull."""
+    aside, old = (path.with_name(f".{path.name}.{suffix}") for suffix in ("tmp", "old"))
+    with _disk(path, aside):
+        _remove(aside)
+        _remove(old)
+        aside.mkdir(parents=True)
+        fill(aside)
+        for file in sorted(aside.rglob("*")):
+            if file.is_file():
+                with file.open("rb") as handle:
+                    os.fsync(handle.fileno())
+        _sync_directory(aside)
+        if path.exists():
+            path.rename(old)
+        aside.rename(path)
+        _sync_directory(path.parent)
+        _remove(old)
+
+
+@contextmanager
+def _disk(path: Path, aside: Path) -> Generator[None]:
+    """What was written so far goes away when the disk is full: its space is needed."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        _remove(aside)
+        raise DiskFull(f"no space left to write {path}") from error
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
