@@ -5,8 +5,8 @@
 Files of the package may be named without its folder. Everything said is short: a small model pays for each token.
 
 Grade: the agent's sandbox is closed first. Its package files (nothing else of its workspace) go into a fresh sandbox,
-where each call of the pristine tests is evaluated; the values come back and are compared here, in the driver. Code under
-test never sees what is expected and prints into nothing: it can only pass by computing the right values.
+where each call of the pristine tests is evaluated; the values come back and are compared here, in the driver. Code
+under test never sees what is expected and prints into nothing: it can only pass by computing the right values.
 
 Score: {"reward", "solved", "fixed", "steps", "format"}; "reward" is the weighted sum of the others and what is trained.
 """
@@ -74,12 +74,10 @@ class RepairEnv(Env):
 
     @tool
     async def search(self, text: str) -> str:
-        """find a text in all files"""
-        hits: list[str] = []
+        """find a text in the package, or else in all files"""
         paths = [path for path in await self._box.list() if path != "run_tests.py"]
-        for path in sorted(paths, key=lambda path: (not path.startswith(f"{self._package}/"), path)):
-            lines = await self._lines(path) or []
-            hits += [f"{self._short(path)} {_numbered([line], n)}" for n, line in enumerate(lines, 1) if text in line]
+        inside = [path for path in paths if path.startswith(f"{self._package}/")]
+        hits = await self._hits(inside, text) or await self._hits(paths, text)
         return "\n".join(hits[:_MAX_HITS]) or "nothing found"
 
     @tool
@@ -144,6 +142,15 @@ class RepairEnv(Env):
         result = await box.exec(["python", "-I", "run_tests.py", "--values"], stdin=request(checks))
         await box.close()
         return grade(checks, result.stdout)
+
+    async def _hits(self, paths: Sequence[str], text: str) -> list[str]:
+        files = {path: await self._lines(path) or [] for path in paths}
+        return [
+            f"{self._short(path)} {_numbered([line], number)}"
+            for path, lines in files.items()
+            for number, line in enumerate(lines, 1)
+            if text in line
+        ]
 
     async def _lines(self, file: str) -> list[str] | None:
         try:

@@ -34,8 +34,8 @@ class Habits:
     tries: int = 4  # rounds of repair before giving up
     lost: float = 0.1  # opens a file that has no bug first
     search: float = 0.15  # looks for the function before opening its file
-    list: float = 0.05  # lists the files first
-    test_first: float = 0.1  # runs the tests first
+    list: float = 0.03  # lists the files first
+    test_first: float = 0.03  # runs the tests first
     test_each: float = 0.5  # tests after each edit, not only after the last
     reread: float = 0.15  # opens a file again before editing it again
 
@@ -137,6 +137,8 @@ class _Stage:
 
     async def chat(self, messages: Sequence[Message], sampling: Sampling | None = None) -> _Reply:
         assert self._box is not None
+        if sum(message.role == "assistant" for message in messages) >= self.task.limits.turns:
+            raise LimitReached("turn limit")
         try:
             if self._script is None:
                 self._script = _Expert(self.task, self._box, self._rng, self._habits).play(messages[-1].content)

@@ -21,19 +21,19 @@ class Mutation:
     source: str  # of the function with the bug
 
 
-OPERATORS = (
-    "arithmetic",
-    "comparison",
-    "boundary",
-    "constant",
-    "variable",
-    "return",
-    "swap",
-    "offbyone",
-    "default",
-    "branch",
-    "boolean",
-)
+OPERATORS: dict[str, float] = {  # name -> how often it is drawn where it is possible: the common ones less
+    "arithmetic": 1.0,
+    "comparison": 0.7,
+    "boundary": 1.5,
+    "constant": 0.6,
+    "variable": 0.6,
+    "return": 0.25,
+    "swap": 0.8,
+    "offbyone": 1.0,
+    "default": 2.0,
+    "branch": 1.5,
+    "boolean": 1.0,
+}
 
 _ARITHMETIC: dict[type, tuple[type[ast.operator], ...]] = {
     ast.Add: (ast.Sub,),
@@ -59,16 +59,17 @@ _BOUNDARY: dict[type, type[ast.cmpop]] = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.
 _TWINS = {"min": "max", "max": "min", "any": "all", "all": "any"}
 
 
-def mutate(source: str, rng: Random, operators: Sequence[str] = OPERATORS) -> Mutation | None:
+def mutate(source: str, rng: Random) -> Mutation | None:
     """One random mutation of a function's source (already in ast.unparse form), or None where there is none.
 
     The operator is drawn first, so that rare kinds of bugs are as likely as common ones.
     """
     tree = ast.parse(source)
-    sites = [site for site in find_sites(tree) if site[0] in operators]
+    sites = find_sites(tree)
     if not sites:
         return None
-    operator = rng.choice(sorted({name for name, _ in sites}))
+    operators = sorted({name for name, _ in sites})
+    operator = rng.choices(operators, [OPERATORS[name] for name in operators])[0]
     rng.choice([apply for name, apply in sites if name == operator])()
     mutated = ast.unparse(tree)
     return None if mutated == source else Mutation(operator=operator, source=mutated)
@@ -78,9 +79,10 @@ def find_sites(tree: ast.Module) -> list[Site]:
     """Every possible mutation of the one function in `tree`; applying one changes the tree."""
     function = tree.body[0]
     assert isinstance(function, ast.FunctionDef)
-    names = _variables(function)
+    nodes = list(ast.walk(function))
+    names = _variables(nodes)
     sites: list[Site] = []
-    for node in ast.walk(function):
+    for node in nodes:
         for operator, finder in _FINDERS:
             sites += [(operator, apply) for apply in finder(node)]
         sites += [("variable", apply) for apply in _wrong_variable(node, names)]
@@ -88,9 +90,9 @@ def find_sites(tree: ast.Module) -> list[Site]:
     return sites
 
 
-def _variables(function: ast.FunctionDef) -> list[str]:
-    assigned = [n.id for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
-    return sorted({*(a.arg for a in function.args.args), *assigned})
+def _variables(nodes: Sequence[ast.AST]) -> list[str]:
+    parameters = {node.arg for node in nodes if isinstance(node, ast.arg)}
+    return sorted(parameters | {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)})
 
 
 def _set(node: ast.AST, field: str, value: Any) -> Apply:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -21,6 +22,7 @@ class Function:
     source: str
     arguments: tuple[Draw, ...]
     uses: frozenset[str]  # names of other functions of the package
+    has_default: bool  # the last parameter may be left out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,14 +61,9 @@ class Package:
             if other != module and (names := [n for n in wanted if self.functions[n].module == other])
         ]
         text = "\n".join(f.source for f in here)
-        constants = [f"{name} = {value!r}" for name, value in self.named.items() if name in _constants_in(text)]
+        constants = [f"{name} = {value!r}" for name, value in self.named.items() if re.search(rf"\b{name}\b", text)]
         heads = ["\n".join(part) for part in (imports, constants) if part]
         return "\n\n".join([*heads, *(sources[f.name] for f in here)]) + "\n"
-
-
-def _constants_in(text: str) -> set[str]:
-    """The upper-case names in a source."""
-    return {n.id for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Name) and n.id.isupper()}
 
 
 def draw_package(family: Family, *, files: int, functions: int, rng: Random) -> Package:
@@ -78,7 +75,7 @@ def draw_package(family: Family, *, files: int, functions: int, rng: Random) -> 
     name = rng.choice(family.packages)
     modules = tuple(rng.sample([m for m in family.modules if m != name], files))
     public = _public_names(chosen, frozenset({name, *modules}), rng)
-    homes = _homes([template.name for template in chosen], modules, rng)
+    homes = _homes(chosen, modules, rng)
     made = [_function(t, public, inline, homes[t.name], rng) for t in chosen]
     made.sort(key=lambda f: modules.index(f.module))
     return Package(
@@ -115,16 +112,35 @@ def _public_names(chosen: Sequence[Template], taken: frozenset[str], rng: Random
     return names
 
 
-def _homes(names: Sequence[str], modules: Sequence[str], rng: Random) -> dict[str, str]:
-    """A module for every function, no module empty."""
-    homes = [*modules, *(rng.choice(modules) for _ in range(len(names) - len(modules)))]
-    # Even files: a module that already has its share is drawn again once.
-    share = -(-len(names) // len(modules))
-    for place in range(len(modules), len(homes)):
-        if homes[:place].count(homes[place]) >= share:
-            homes[place] = min(modules, key=homes[:place].count)
-    rng.shuffle(homes)
-    return dict(zip(names, homes, strict=True))
+def _homes(chosen: Sequence[Template], modules: Sequence[str], rng: Random) -> dict[str, str]:
+    """A module for every function: no module empty, about equally many in each, no two that import each other."""
+    for _ in range(20):
+        homes = _spread([template.name for template in chosen], modules, rng)
+        if _is_acyclic(chosen, homes):
+            return homes
+    callees_first = sorted(chosen, key=lambda template: _depth(template.name, chosen))
+    return {t.name: modules[place * len(modules) // len(chosen)] for place, t in enumerate(callees_first)}
+
+
+def _spread(names: Sequence[str], modules: Sequence[str], rng: Random) -> dict[str, str]:
+    places = [modules[place % len(modules)] for place in range(len(names))]
+    rng.shuffle(places)
+    return dict(zip(names, places, strict=True))
+
+
+def _depth(name: str, chosen: Sequence[Template]) -> int:
+    """Length of the longest chain of calls below a function."""
+    uses = next((t.uses for t in chosen if t.name == name), frozenset[str]())
+    return 1 + max((_depth(other, chosen) for other in uses), default=0)
+
+
+def _is_acyclic(chosen: Sequence[Template], homes: Mapping[str, str]) -> bool:
+    imports = {(homes[t.name], homes[used]) for t in chosen for used in t.uses if homes[t.name] != homes[used]}
+    modules = set(homes.values())
+    while free := {m for m in modules if all(importer != m for importer, _ in imports)}:
+        modules -= free
+        imports = {(importer, imported) for importer, imported in imports if imported not in free}
+    return not modules
 
 
 def _function(
@@ -134,8 +150,15 @@ def _function(
     reserved = frozenset({*public, *public.values()})
     mapping = {**draw_names(source, reserved, rng), **public, **inline}
     tree = ast.parse(rename(source, mapping))
-    restyle(tree.body[0], rng)  # pyright: ignore[reportArgumentType]
-    text = ast.unparse(tree)
+    function = tree.body[0]
+    assert isinstance(function, ast.FunctionDef)
+    restyle(function, rng)
     called = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
-    uses = frozenset((called & set(public.values())) - {public[template.name]})
-    return Function(name=public[template.name], module=module, source=text, arguments=template.arguments, uses=uses)
+    return Function(
+        name=public[template.name],
+        module=module,
+        source=ast.unparse(tree),
+        arguments=template.arguments,
+        uses=frozenset((called & set(public.values())) - {public[template.name]}),
+        has_default=bool(function.args.defaults),
+    )

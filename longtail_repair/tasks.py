@@ -33,8 +33,9 @@ LEVELS: dict[int, tuple[int, int, int]] = {  # level -> files, functions, bugs
     4: (4, 6, 2),
     5: (5, 7, 3),
 }
-_CANDIDATES = 8  # argument tuples drawn per function
+_CANDIDATES = 7  # argument tuples drawn per function
 _TRIES = 12  # mutations tried per bug before the package is drawn again
+_HIDDEN = 0.35  # a bug in a function that others call shows only in them
 _FLAT = "<package>"
 
 
@@ -162,7 +163,8 @@ class _Bench:
         for function in package.functions.values():
             self._define(function.source)
         self._cases = {f.name: self._draw_cases(f, rng) for f in package.functions.values()}
-        self._needed: dict[str, list[str]] = {name: [] for name in package.functions}  # calls that see a bug
+        self._needed: dict[str, dict[str, None]] = {name: {} for name in package.functions}  # calls that see a bug
+        self._untested: set[str] = set()
 
     def _define(self, source: str) -> None:
         exec(compile(source, _FLAT, "exec"), self._namespace)
@@ -170,7 +172,7 @@ class _Bench:
     def _value(self, call: str) -> str | None:
         """repr of a call's value; None when it raises or never ends."""
         try:
-            return repr(self._modules.guarded(eval, compile(call, "<call>", "eval"), self._namespace))
+            return repr(self._modules.guarded(eval, runner.compiled(call, "<test>", "eval"), self._namespace))
         except runner.CAUGHT:
             return None
 
@@ -179,6 +181,8 @@ class _Bench:
         cases: dict[str, str] = {}
         for _ in range(_CANDIDATES):
             drawn = [repr(draw(rng, self._package.constants)) for draw in function.arguments]
+            if function.has_default and rng.random() < 0.5:
+                drawn.pop()
             call = f"{function.name}({', '.join(drawn)})"
             value = self._value(call) if len(call) <= 60 and call not in cases else None
             if value is not None and len(value) <= 40:
@@ -186,35 +190,48 @@ class _Bench:
         return cases
 
     def visible_bug(self, name: str, rng: Random) -> Mutation | None:
-        """A mutation that changes the value of some drawn call; that call becomes a test."""
+        """A mutation that changes the value of some drawn call; that call becomes a test.
+
+        A function that others call is sometimes left without tests of its own: its bug shows in the callers alone.
+        """
         function = self._package.functions[name]
+        callers = [n for n in self._package.callers(name)[1:] if n not in self._untested]
+        is_hidden = bool(callers) and rng.random() < _HIDDEN
+        watchers = callers if is_hidden else [name]
         try:
             for _ in range(_TRIES):
                 mutation = mutate(function.source, rng)
-                if mutation is not None and self._is_visible(name, mutation, rng):
+                if mutation is not None and self._is_visible(watchers, mutation, rng):
+                    self._untested |= {name} if is_hidden else set()
                     return mutation
             return None
         finally:
             self._define(function.source)
 
-    def _is_visible(self, name: str, mutation: Mutation, rng: Random) -> bool:
+    def _is_visible(self, watchers: Sequence[str], mutation: Mutation, rng: Random) -> bool:
         self._define(mutation.source)
-        seen = [call for call, value in self._cases[name].items() if self._value(call) != value]
-        if seen:
-            self._needed[name] += rng.sample(seen, min(2, len(seen)))
-        return bool(seen)
+        seen = {
+            watcher: [call for call, value in self._cases[watcher].items() if self._value(call) != value]
+            for watcher in watchers
+        }
+        for watcher, calls in seen.items():
+            self._needed[watcher] |= dict.fromkeys(rng.sample(calls, min(2, len(calls))))
+        return any(seen.values())
 
     def tests(self, rng: Random) -> dict[str, str]:
         """Path -> source of one test file per module."""
-        return {f"tests/test_{module}.py": self._test_file(module, rng) for module in self._package.modules}
+        files = {f"tests/test_{module}.py": self._test_file(module, rng) for module in self._package.modules}
+        return {path: source for path, source in files.items() if source is not None}
 
-    def _test_file(self, module: str, rng: Random) -> str:
-        here = [f.name for f in self._package.functions.values() if f.module == module]
+    def _test_file(self, module: str, rng: Random) -> str | None:
+        here = [f.name for f in self._package.functions.values() if f.module == module and f.name not in self._untested]
+        if not here:
+            return None
         parts = [f"from {self._package.name}.{module} import {', '.join(sorted(here))}"]
         for name in here:
-            cases = self._cases[name]
-            others = [call for call in cases if call not in self._needed[name]]
-            calls = [*self._needed[name], *rng.sample(others, min(len(others), 1 + (not self._needed[name])))]
+            cases, needed = self._cases[name], self._needed[name]
+            others = [call for call in cases if call not in needed]
+            calls = [*needed, *rng.sample(others, min(len(others), 1 if needed else 2))]
             lines = [f"    assert {call} {_operator(cases[call])} {cases[call]}" for call in calls]
             parts.append("\n".join([f"def test_{name}():", *lines]))
         return "\n\n".join(parts) + "\n"
