@@ -1,0 +1,1 @@
+"""Engines: what samples tokens. `local` runs in this process with torch."""
