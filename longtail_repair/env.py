@@ -20,8 +20,9 @@ from typing import Any
 
 from longtail.envs import Body, Env, tool
 from longtail.envs.text import decode
+from longtail.errors import PolicyFailure, SandboxLost
 from longtail.ports import Ctx, Sandbox
-from longtail.types import Message, SandboxLimits, SandboxSpec, Score, Task
+from longtail.types import ExecResult, Message, SandboxLimits, SandboxSpec, Score, Task
 from longtail_repair import runner
 from longtail_repair.grade import Checks, checks_in, grade, request
 
@@ -53,7 +54,7 @@ class RepairEnv(Env):
         self._weights = {"solved": solved, "fixed": fixed, "steps": steps, "format": format}
 
     async def setup(self, task: Task, ctx: Ctx) -> Sequence[Message]:
-        self._task, self._ctx = task, ctx
+        self._task, self._ctx, self._broken = task, ctx, False
         self._package: str = task.data["package"]
         self._box: Sandbox = await ctx.sandbox(workspace(task))
         modules = [self._short(path) for path in task.data["files"] if path.startswith(f"{self._package}/")]
@@ -98,11 +99,20 @@ class RepairEnv(Env):
     @tool
     async def test(self) -> str:
         """run the tests"""
-        result = await self._box.exec(["python", "run_tests.py"])
+        result = await self._run_tests()
         if result.timed_out:
             return "the tests ran out of time"
         text = decode(result.stdout).rstrip()
         return text or (decode(result.stderr).strip().splitlines() or ["the tests said nothing"])[-1]
+
+    async def _run_tests(self) -> ExecResult:
+        try:
+            return await self._box.exec(["python", "run_tests.py"])
+        except SandboxLost:
+            # Where a fresh sandbox starts, the host is well: the code under test broke its own.
+            await (await self._ctx.sandbox(SandboxSpec(limits=_LIMITS))).close()
+            self._broken = True
+            raise PolicyFailure("the code broke its sandbox") from None
 
     @tool
     def submit(self) -> str:
@@ -111,9 +121,13 @@ class RepairEnv(Env):
         return "done"
 
     async def score(self) -> Score:
-        left = await self._box.snapshot()
-        await self._box.close()
-        passed = await self._grade(package_files(left.files, self._package))
+        checks = checks_in(self._task.data["files"])
+        if self._broken:
+            passed: Passed = dict.fromkeys(checks, False)
+        else:
+            left = await self._box.snapshot()
+            await self._box.close()
+            passed = await self._grade(package_files(left.files, self._package), checks)
         failed = set(self._task.data["failed"])
         mended = sum(ok for name, ok in passed.items() if name in failed)
         broken = sum(not ok for name, ok in passed.items() if name not in failed)
@@ -125,11 +139,9 @@ class RepairEnv(Env):
         }
         return {"reward": sum(self._weights[name] * part for name, part in parts.items()), **parts}
 
-    async def _grade(self, files: Mapping[str, bytes]) -> Passed:
-        data = self._task.data
-        checks = checks_in(data["files"])
+    async def _grade(self, files: Mapping[str, bytes], checks: Mapping[str, Checks]) -> Passed:
         if files == package_files(workspace(self._task).files, self._package):
-            return {name: name not in data["failed"] for name in checks}
+            return {name: name not in self._task.data["failed"] for name in checks}
         key = (self._task.id, tuple(sorted(files.items())))
         if key not in _grades:
             _grades[key] = await self._run_checks(files, checks)
