@@ -165,19 +165,19 @@ class TrajectorySummary:
     at_s: float = 0.0  # start, seconds since the epoch
 
     @property
-    def failed(self) -> bool:
-        return self.outcome not in (None, Outcome.DONE) or (self.outcome is Outcome.DONE and not self.solved)
+    def usable(self) -> bool:
+        return self.reward is not None and self.outcome in (Outcome.DONE, Outcome.POLICY)
 
     @property
     def solved(self) -> bool:
-        return solved(self.score, self.reward)
+        """As Trajectory.solved."""
+        parts: Mapping[str, float] = self.score if isinstance(self.score, Mapping) else {}
+        return self.usable and parts.get("solved", self.reward or 0.0) >= 1.0
 
-
-def solved(score: Score, reward: float | None) -> bool:
-    """Success of an attempt: its score part "solved" is at least 1, or without such a part its reward is."""
-    if isinstance(score, Mapping) and "solved" in score:
-        return score["solved"] >= 1.0
-    return reward is not None and reward >= 1.0
+    @property
+    def failed(self) -> bool:
+        """It ended and is not solved."""
+        return self.outcome is not None and not self.solved
 
 
 def summaries(events: Iterable[Event]) -> list[TrajectorySummary]:

@@ -1,0 +1,145 @@
+"""Live progress: rich on a terminal, plain lines otherwise, JSON lines for machines.
+
+tell(kind, data): "begin" {name, directory, num_steps, step}; "step" {a line of metrics.py}; "evaluation" {step, split,
+successes, scored, unscored, low, high}; "message" {text}; "result" {free}.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Protocol, TextIO
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from longtail.observe.metrics import dump_line
+from longtail.observe.text import duration, number, percent, printable
+from longtail.types import Json
+
+
+class Progress(Protocol):
+    def tell(self, kind: str, data: Mapping[str, Json]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def open_progress(*, as_json: bool, stream: TextIO | None = None) -> Progress:
+    """The kind that fits `stream` (default: stdout)."""
+    out = stream or sys.stdout
+    if as_json:
+        return JsonProgress(out)
+    return RichProgress(Console(file=out)) if out.isatty() else PlainProgress(out)
+
+
+class JsonProgress:
+    """One JSON object a line, nothing else."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+
+    def tell(self, kind: str, data: Mapping[str, Json]) -> None:
+        print(dump_line({"event": kind, **data}), file=self._out, flush=True)
+
+    def close(self) -> None:
+        self._out.flush()
+
+
+class PlainProgress:
+    """One line of text for each thing told."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self._num_steps = 0
+
+    def tell(self, kind: str, data: Mapping[str, Json]) -> None:
+        self._num_steps = data.get("num_steps", self._num_steps)
+        print(line_of(kind, data, self._num_steps), file=self._out, flush=True)
+
+    def close(self) -> None:
+        self._out.flush()
+
+
+class RichProgress:
+    """A bar and the last step's figures below a log of the other lines. Owns the live display."""
+
+    def __init__(self, console: Console) -> None:
+        self._num_steps = 0
+        self._live = Live(console=console, auto_refresh=False, transient=False)
+        self._live.start()
+
+    def tell(self, kind: str, data: Mapping[str, Json]) -> None:
+        self._num_steps = data.get("num_steps", self._num_steps)
+        if kind == "step":
+            self._live.update(_panel(data, self._num_steps), refresh=True)
+        else:
+            self._live.console.print(Text(line_of(kind, data, self._num_steps)))
+
+    def close(self) -> None:
+        self._live.stop()
+
+
+def line_of(kind: str, data: Mapping[str, Json], num_steps: int) -> str:
+    """One line for a person."""
+    match kind:
+        case "begin":
+            start = f"resumes at step {data['step']}" if data["step"] else "starts"
+            return printable(f"run {data['name']} {start} of {data['num_steps']} in {data['directory']}")
+        case "step":
+            head = f"step {data['step']}/{num_steps}"
+            return "  ".join([head, *(f"{name} {value}" for name, value in figures(data))])
+        case "evaluation":
+            share = data["successes"] / data["scored"] if data["scored"] else None
+            counted = f"{data['successes']} of {data['scored']}"
+            interval = f"95 % {percent(data['low'])} to {percent(data['high'])}"
+            return printable(
+                f"evaluation {data['split']} at step {data['step']}: {percent(share)} ({counted}; {interval})"
+            )
+        case "message":
+            return printable(str(data["text"]))
+        case _:
+            return printable("  ".join([kind, *(f"{name} {_short(value)}" for name, value in data.items())]))
+
+
+def figures(data: Mapping[str, Json]) -> list[tuple[str, str]]:
+    """The figures of a step that are worth a look while it runs, in reading order."""
+    found = [
+        (name.replace("train/", "").replace("_per_s", "/s"), form(data[name]))
+        for name, form in (
+            ("reward", number),
+            ("success", percent),
+            ("train/loss", number),
+            ("tokens_per_s", number),
+            ("unusable", number),
+            ("seconds", duration),
+            ("eta_s", duration),
+        )
+        if data.get(name) is not None
+    ]
+    if data.get("staleness_max") is not None:
+        found.append(("stale", f"{number(data['staleness_mean'])} (max {number(data['staleness_max'])})"))
+    parts = [f"{name[7:]} {number(value)}" for name, value in data.items() if name.startswith("reward/")]
+    idle = [f"{name[5:]} {percent(value)}" for name, value in data.items() if name.startswith("idle/")]
+    for name, values in (("parts:", parts), ("idle:", idle)):
+        if values:
+            found.append((name, ", ".join(values)))
+    return found
+
+
+def _short(value: Json) -> str:
+    return number(value) if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
+
+
+def _panel(data: Mapping[str, Json], num_steps: int) -> RenderableType:
+    table = Table.grid(padding=(0, 2))
+    for name, value in figures(data):
+        table.add_row(Text(name, style="dim"), Text(printable(value)))
+    bar = Table.grid(padding=(0, 2))
+    bar.add_row(
+        ProgressBar(total=max(num_steps, 1), completed=data["step"], width=40),
+        Text(f"step {data['step']} of {num_steps}", style="bold"),
+    )
+    return Group(bar, table)

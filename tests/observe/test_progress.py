@@ -1,0 +1,93 @@
+"""Progress on a terminal, in a pipe and for a machine."""
+
+import io
+import json
+
+import pytest
+
+from longtail.observe.progress import JsonProgress, PlainProgress, RichProgress, open_progress
+from longtail.observe.text import duration, number, percent, printable
+
+STEP = {
+    "step": 3,
+    "reward": 0.5,
+    "reward/solved": 0.25,
+    "success": 0.25,
+    "tokens_per_s": 812.4,
+    "staleness_mean": 0.5,
+    "staleness_max": 1,
+    "idle/train": 0.8,
+    "seconds": 9.0,
+    "eta_s": 185.0,
+    "unusable": 0,
+}
+BEGIN = {"name": "demo", "directory": "runs/demo", "num_steps": 10, "step": 0}
+EVALUATION = {"step": 0, "split": "test", "successes": 30, "scored": 200, "unscored": 0, "low": 0.107, "high": 0.206}
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def told(progress, out):
+    progress.tell("begin", BEGIN)
+    progress.tell("evaluation", EVALUATION)
+    progress.tell("step", STEP)
+    progress.tell("message", {"text": "stopping\x1b[2J"})
+    progress.tell("result", {"step": 3, "report": "runs/demo/report.html"})
+    progress.close()
+    return out.getvalue()
+
+
+def test_a_pipe_gets_plain_lines():
+    out = io.StringIO()
+    progress = open_progress(as_json=False, stream=out)
+    assert isinstance(progress, PlainProgress)
+    lines = told(progress, out).splitlines()
+    assert lines[0] == "run demo starts of 10 in runs/demo"
+    assert lines[1] == "evaluation test at step 0: 15.0 % (30 of 200; 95 % 10.7 % to 20.6 %)"
+    for part in ("step 3/10", "reward 0.5", "success 25.0 %", "tokens/s 812", "eta_s 3 min 05 s", "train 80.0 %"):
+        assert part in lines[2]
+    assert lines[3] == r"stopping\x1b[2J"
+    assert "report runs/demo/report.html" in lines[4]
+
+
+def test_a_machine_gets_json_lines_only():
+    out = Terminal()
+    progress = open_progress(as_json=True, stream=out)
+    assert isinstance(progress, JsonProgress)
+    lines = [json.loads(line) for line in told(progress, out).splitlines()]
+    assert [line["event"] for line in lines] == ["begin", "evaluation", "step", "message", "result"]
+    assert lines[2] == {"event": "step", **STEP}
+
+
+def test_a_terminal_gets_a_live_panel():
+    out = Terminal()
+    progress = open_progress(as_json=False, stream=out)
+    assert isinstance(progress, RichProgress)
+    text = told(progress, out)
+    assert "step 3 of 10" in text
+    assert "15.0 %" in text
+    assert "\x1b[2J" not in text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.344, "0.34 s"), (12.4, "12 s"), (185, "3 min 05 s"), (59.7, "1 min 00 s"), (7620, "2 h 07 min"), (None, "-")],
+)
+def test_durations(seconds, text):
+    assert duration(seconds) == text
+
+
+def test_numbers_and_hostile_text():
+    assert [number(v) for v in (0, 12, 0.12345, 1234.5, 12_000_000, None)] == [
+        "0",
+        "12",
+        "0.123",
+        "1,234",
+        "12,000,000",
+        "-",
+    ]
+    assert percent(None) == "-"
+    assert printable("a\tb\nc\x00\x07\ud800\u202e\r\n") == "a\tb\nc\\x00\\x07\\ud800\\u202e\n"
