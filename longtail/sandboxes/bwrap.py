@@ -1,0 +1,342 @@
+"""Level "bwrap": each sandbox is a set of Linux namespaces made by bubblewrap, with a limited view and no network.
+
+    BwrapSandboxes ── Launcher ──> bubblewrap, then an agent in the new namespaces (inside/)
+         │  create()                    │
+         └─ BwrapSandbox <──frames──> agent
+
+It shares the host's kernel: for code that is hostile to the kernel a stronger level is needed. Calls on one sandbox run
+one after another. What an agent answers is untrusted; anything malformed, late or too large ends the sandbox.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import signal
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from longtail.errors import DeadlineExpired, SandboxLost, UserError
+from longtail.sandboxes import launcher, layers, seccomp
+from longtail.sandboxes.cgroups import Cgroup, Cgroups
+from longtail.sandboxes.inside import wire
+from longtail.types import ExecResult, SandboxLimits, SandboxSpec
+
+_SLOT_S = 120.0  # longest wait for another sandbox to close when max_live are open
+_START_S = 20.0
+_FILE_S = 20.0  # deadline of a file operation
+_GRACE_S = 5.0  # past its own deadline, an exec is ended from outside
+_END_S = 10.0
+_NAMES_BYTES = 4 << 20  # for the paths in a list or snapshot
+_MOST_STDIN = 16 << 20
+
+
+class BwrapSandboxes:
+    """Makes sandboxes. `max_live` may be open at the same time; create() waits for a free place."""
+
+    level = "bwrap"
+
+    def __init__(self, workdir: Path, max_live: int) -> None:
+        try:
+            launcher.find_bwrap()
+        except FileNotFoundError as error:
+            raise UserError(f"sandbox level 'bwrap' cannot be used: {error}") from None
+        self._directory = layers.DriverDirectory(workdir)
+        path = self._directory.path
+        launcher.write_code(path / "code")
+        self._layers = layers.Layers(path / "lower", None if os.getuid() else launcher.SANDBOX_UID)
+        self._cgroups = Cgroups(path.name)
+        self._directory.note(self._cgroups.parents)
+        self._launcher = launcher.Launcher(path / "code", path / "lower", path / "launcher.log")
+        self._places = asyncio.Semaphore(max_live)
+        self._live: set[BwrapSandbox] = set()
+        self._deleting: set[asyncio.Task[None]] = set()
+
+    def enforcement(self) -> dict[str, str]:
+        """How each limit is held here; what is weaker than it should be says so."""
+        reason = self._cgroups.reason
+        weaker = f"per process and by sampling, not by the kernel for all together: {reason}"
+        return {
+            "memory": weaker if reason else f"cgroup v{self._cgroups.version}",
+            "processes": "rlimit" if reason else f"rlimit and cgroup v{self._cgroups.version}",
+            "workspace": "tmpfs size",
+            "network": "no interface but its own loopback",
+            "system calls": "seccomp" if seccomp.compile_filter() else "no filter for this machine type: not enforced",
+        }
+
+    async def create(self, spec: SandboxSpec) -> BwrapSandbox:
+        """A fresh sandbox. Raises SandboxLost when it cannot be started, DeadlineExpired when no place gets free."""
+        try:
+            async with asyncio.timeout(_SLOT_S):
+                await self._places.acquire()
+        except TimeoutError:
+            raise DeadlineExpired(f"no sandbox was closed within {_SLOT_S:.0f} s, and max_live are open") from None
+        try:
+            lower = await self._hold_layer(spec.files)
+        except BaseException:
+            self._places.release()
+            raise
+        cgroup = None if self._cgroups.reason else self._cgroups.acquire(spec.limits)
+        sandbox = BwrapSandbox(self, _Resources(spec=spec, lower=lower, cgroup=cgroup))
+        self._live.add(sandbox)
+        try:
+            await sandbox.start(self._launcher)
+        except BaseException:
+            await sandbox.close()
+            raise
+        return sandbox
+
+    async def _hold_layer(self, files: Mapping[str, bytes]) -> str:
+        big = sum(map(len, files.values())) > 1 << 20
+        lower = await asyncio.to_thread(layers.digest, files) if big else layers.digest(files)
+        if not self._layers.ready(lower):
+            await asyncio.to_thread(self._layers.write, lower, files)
+        self._layers.hold(lower)
+        return lower
+
+    def give_back(self, sandbox: BwrapSandbox) -> None:
+        """Take the resources of a dead sandbox. Called once by each."""
+        self._live.discard(sandbox)
+        resources = sandbox.resources
+        if resources.cgroup is not None:
+            self._cgroups.release(resources.cgroup)
+        for path in self._layers.release(resources.lower):
+            task = asyncio.create_task(asyncio.to_thread(_delete, path))
+            self._deleting.add(task)
+            task.add_done_callback(self._deleting.discard)
+        self._places.release()
+
+    async def close(self) -> None:
+        """End every sandbox and remove everything from disk."""
+        await asyncio.gather(*(sandbox.close() for sandbox in tuple(self._live)))
+        await self._launcher.close()
+        await asyncio.gather(*self._deleting)
+        await asyncio.to_thread(self._cgroups.close)
+        await asyncio.to_thread(self._directory.close)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Resources:
+    spec: SandboxSpec
+    lower: str
+    cgroup: Cgroup | None
+
+
+class BwrapSandbox:
+    """One sandbox. After SandboxLost only close() is of use."""
+
+    def __init__(self, owner: BwrapSandboxes, resources: _Resources) -> None:
+        self._owner = owner
+        self.resources = resources
+        self._limits = resources.spec.limits
+        self._lower_bytes = sum(map(len, resources.spec.files.values()))
+        self._socket: socket.socket | None = None
+        self._pidfd = -1
+        self._turn = asyncio.Lock()
+        self._lost = ""
+        self._ending: asyncio.Task[None] | None = None
+
+    async def start(self, by: launcher.Launcher) -> None:
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        self._socket = ours
+        cgroup = self.resources.cgroup
+        fds = [] if cgroup is None else cgroup.open()
+        try:
+            self._pidfd = await by.launch(self._request(), [theirs.fileno(), *fds])
+        finally:
+            theirs.close()
+            for fd in fds:
+                os.close(fd)
+        try:
+            async with asyncio.timeout(_START_S):
+                ready = wire.unpack(await self._receive(64))
+        except (OSError, ValueError, TimeoutError):
+            ready = []
+        if ready != [b"ready"]:
+            raise SandboxLost("the agent of a new sandbox did not start")
+
+    def _request(self) -> dict[str, Any]:
+        limits = self._limits
+        memory = 0 if self.resources.cgroup is not None else limits.memory_mb << 20
+        rlimits = {"RLIMIT_CORE": 0, "RLIMIT_NPROC": limits.processes + 2, "RLIMIT_NOFILE": 1024}
+        if memory:
+            rlimits["RLIMIT_DATA"] = memory
+        return {
+            "lower": self.resources.lower,
+            "workspace": limits.workspace_mb << 20,
+            "agent": {"memory": memory, "output": limits.output_kb << 10, "snapshot": self._most_bytes()},
+            "rlimits": rlimits,
+        }
+
+    def _most_bytes(self) -> int:
+        return self._lower_bytes + (self._limits.workspace_mb << 20)
+
+    async def exec(
+        self,
+        argv: Sequence[str],
+        *,
+        seconds: float | None = None,
+        stdin: bytes = b"",
+        env: Mapping[str, str] | None = None,
+    ) -> ExecResult:
+        """Run a command to its end or its deadline; nothing of it is alive afterwards.
+
+        `python` runs in a fork of a ready interpreter unless env has LONGTAIL_COLD_PYTHON=1. A command that cannot be
+        started exits with 127 or 126, one that a signal ended with minus its number.
+        """
+        limit = self._limits.seconds if seconds is None else seconds
+        changes = [f"{name}={value}" for name, value in (env or {}).items()]
+        check_command(argv, stdin, env or {})
+        fields = [b"exec", b"%f" % limit, stdin, b"%d" % len(argv), *map(os.fsencode, (*argv, *changes))]
+        before = self._oom_kills()
+        reply = await self._call(fields, most=2 * (self._limits.output_kb << 10) + 4096, seconds=limit + _GRACE_S)
+        try:
+            code, reason, dropped, took, stdout, stderr = reply
+            failed = code != b"0"
+            oom = reason == b"memory" or (failed and self._oom_kills() > before)
+            killed = oom and code in (b"", b"%d" % -signal.SIGKILL)
+            return ExecResult(
+                exit_code=None if killed or not code else int(code),
+                stdout=stdout,
+                stderr=stderr,
+                timed_out=reason == b"time",
+                oom_killed=oom,
+                dropped_bytes=int(dropped),
+                seconds=float(took),
+            )
+        except ValueError:
+            raise await self._lose("its agent sent a malformed answer") from None
+
+    def _oom_kills(self) -> int:
+        return 0 if self.resources.cgroup is None else self.resources.cgroup.oom_kills()
+
+    async def read(self, path: str, *, limit: int = 1 << 20) -> bytes:
+        """At most `limit` bytes from the start of a regular file."""
+        reply = await self._call([b"read", os.fsencode(path), b"%d" % limit], most=limit + 4096, path=path)
+        if len(reply) != 1:
+            raise await self._lose("its agent sent a malformed answer")
+        return reply[0]
+
+    async def write(self, path: str, data: bytes) -> None:
+        """Create or overwrite a regular file, with the directories above it."""
+        if len(data) > self._limits.workspace_mb << 20:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+        await self._call([b"write", os.fsencode(path), data], most=4096, path=path)
+
+    async def list(self, path: str = ".") -> list[str]:
+        """Paths, relative to the workspace, of all regular files below `path`, sorted."""
+        reply = await self._call([b"list", os.fsencode(path)], most=_NAMES_BYTES, path=path)
+        return [os.fsdecode(name) for name in reply]
+
+    async def snapshot(self) -> SandboxSpec:
+        reply = await self._call([b"snapshot"], most=self._most_bytes() + _NAMES_BYTES)
+        if len(reply) % 2:
+            raise await self._lose("its agent sent a malformed answer")
+        files = {os.fsdecode(name): data for name, data in zip(reply[::2], reply[1::2], strict=True)}
+        return SandboxSpec(files=files, limits=self._limits)
+
+    async def _call(
+        self, fields: Sequence[bytes], *, most: int, seconds: float = _FILE_S, path: str = "."
+    ) -> list[bytes]:
+        """One request and its answer of at most `most` bytes. Any failure of the exchange ends the sandbox."""
+        async with self._turn:
+            if self._lost or self._socket is None:
+                raise SandboxLost(f"the sandbox is gone: {self._lost or 'it was closed'}")
+            try:
+                async with asyncio.timeout(seconds):
+                    await asyncio.get_running_loop().sock_sendall(self._socket, wire.pack(*fields))
+                    status, *reply = wire.unpack(await self._receive(most))
+                if status == b"ok":
+                    return reply
+                number, text = int(reply[0]), reply[1].decode()
+            except TimeoutError:
+                raise await self._lose("its agent did not answer in time") from None
+            except (OSError, ValueError, IndexError) as error:
+                raise await self._lose(str(error) or "its agent is gone") from None
+            except asyncio.CancelledError:
+                self._lost = "a call on it was cancelled"
+                self._kill()
+                raise
+        raise OSError(number, text, path)
+
+    async def _receive(self, most: int) -> bytes:
+        """The next frame, without its leading length. Raises OSError at the end, ValueError when it is too long."""
+        assert self._socket is not None
+        loop = asyncio.get_running_loop()
+        buffer = bytearray()
+        needed = wire.HEADER
+        while len(buffer) < needed:
+            data = await loop.sock_recv(self._socket, 1 << 18)
+            if not data:
+                raise ConnectionResetError("its agent was killed")
+            buffer += data
+            if len(buffer) >= wire.HEADER:
+                needed = wire.HEADER + int.from_bytes(buffer[: wire.HEADER], "little")
+                if needed > most + 4096:
+                    raise ValueError("its agent sent too large an answer")
+        if len(buffer) > needed:
+            raise ValueError("its agent sent more than an answer")
+        return bytes(memoryview(buffer)[wire.HEADER :])
+
+    async def _lose(self, reason: str) -> SandboxLost:
+        self._lost = reason
+        self._kill()
+        return SandboxLost(f"sandbox lost: {reason}")
+
+    def _kill(self) -> None:
+        if self._pidfd >= 0:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+
+    async def close(self) -> None:
+        """Kill everything in the sandbox; returns when nothing of it is alive."""
+        if self._ending is None:
+            self._ending = asyncio.create_task(self._end())
+        await asyncio.shield(self._ending)
+
+    async def _end(self) -> None:
+        self._lost = self._lost or "it was closed"
+        self._kill()
+        if self._pidfd >= 0:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_END_S):
+                    await _readable(self._pidfd)
+            os.close(self._pidfd)
+            self._pidfd = -1
+        async with self._turn:  # a call that is under way sees the end of the socket first
+            if self._socket is not None:
+                self._socket.close()
+                self._socket = None
+        self._owner.give_back(self)
+
+
+def check_command(argv: Sequence[str], stdin: bytes, env: Mapping[str, str]) -> None:
+    """Raises ValueError for what no process can be given."""
+    if not argv or not argv[0]:
+        raise ValueError("argv must name a command")
+    if any("\0" in text for text in (*argv, *env, *env.values())) or any("=" in name or not name for name in env):
+        raise ValueError("arguments and environment cannot hold NUL, nor names of variables '='")
+    if len(stdin) > _MOST_STDIN:
+        raise ValueError(f"stdin must be at most {_MOST_STDIN} bytes, got {len(stdin)}")
+
+
+async def _readable(fd: int) -> None:
+    loop = asyncio.get_running_loop()
+    future = loop.create_future()
+    loop.add_reader(fd, lambda: future.done() or future.set_result(None))
+    try:
+        await future
+    finally:
+        loop.remove_reader(fd)
+
+
+def _delete(path: Path) -> None:
+    import shutil
+
+    shutil.rmtree(path, ignore_errors=True)

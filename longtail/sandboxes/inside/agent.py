@@ -1,0 +1,246 @@
+"""The agent: one process in each sandbox that answers the driver's frames, one at a time.
+
+It starts what exec() asks for, keeps its output within bounds, and ends it: when a call returns, nothing of it is alive.
+That rests on three things: the agent is a child subreaper, so every descendant that loses its parent becomes its child;
+kill(-1) reaches every process of the pid namespace but pid 1 and the agent; and nothing can fork once killed.
+Code in the sandbox may kill the agent: then the driver sees the socket close, and the sandbox is lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import resource
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from . import files, linux, runner, wire
+
+ROOT = "/workspace"
+CONTROL = 3  # the descriptor of the socket to the driver
+_WATCH_S = 0.05  # how often memory is looked at and orphans are reaped during an exec
+_CHUNK = 1 << 16
+
+
+class Program(Exception):  # noqa: N818
+    """Raised in a forked child: unwind to the bottom of the stack and become this Python program."""
+
+    def __init__(self, argv: Sequence[str], env: Mapping[str, str]) -> None:
+        self.argv, self.env = argv, env
+
+
+class Agent:
+    """`memory` bounds the processes of one exec together, in bytes; 0 where a cgroup does that."""
+
+    def __init__(self, *, env: Mapping[str, str], memory: int, output: int, snapshot: int) -> None:
+        self._env = env
+        self._memory = memory
+        self._output = output
+        self._snapshot = snapshot
+
+    def serve(self) -> None:
+        """Answer requests until the driver hangs up. Raises Program in a child."""
+        handlers: dict[bytes, Callable[..., Sequence[bytes]]] = {
+            b"exec": self._exec,
+            b"read": lambda path, limit: [files.read(ROOT, os.fsdecode(path), int(limit))],
+            b"write": lambda path, data: files.write(ROOT, os.fsdecode(path), data) or [],
+            b"list": lambda path: [os.fsencode(name) for name in files.listing(ROOT, os.fsdecode(path))],
+            b"snapshot": self._take_snapshot,
+        }
+        _send([b"ready"])
+        while True:
+            operation, *arguments = wire.unpack(_receive_exactly(int.from_bytes(_receive_exactly(wire.HEADER), "little")))
+            try:
+                _send([b"ok", *handlers[operation](*arguments)])
+            except OSError as error:
+                if operation == b"exec":
+                    raise  # nothing that the command did
+                _send([b"error", b"%d" % (error.errno or errno.EIO), (error.strerror or str(error)).encode()])
+
+    def _take_snapshot(self) -> list[bytes]:
+        pairs = files.snapshot(ROOT, self._snapshot)
+        return [field for name, data in pairs for field in (os.fsencode(name), data)]
+
+    def _exec(self, seconds: bytes, stdin: bytes, count: bytes, *texts: bytes) -> Sequence[bytes]:
+        argv = [os.fsdecode(text) for text in texts[: int(count)]]
+        changes = dict(os.fsdecode(text).split("=", 1) for text in texts[int(count) :])
+        started = time.monotonic()
+        job = _Job(argv, {**self._env, **changes}, stdin, fast=runner.is_python(argv, changes), keep=self._output)
+        reason = job.watch(started + float(seconds), self._memory)
+        code = job.end()
+        return [
+            b"" if reason or code is None else b"%d" % code,
+            reason,
+            b"%d" % job.dropped,
+            b"%.6f" % (time.monotonic() - started),
+            *job.kept(),
+        ]
+
+
+class _Job:
+    """One running exec."""
+
+    def __init__(self, argv: Sequence[str], env: Mapping[str, str], stdin: bytes, *, fast: bool, keep: int) -> None:
+        self._status: int | None = None
+        self._room = keep
+        self.dropped = 0
+        out, out_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        err, err_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        os.set_blocking(out_write, True)
+        os.set_blocking(err_write, True)
+        source = _input(stdin)
+        self._pid = os.fork()
+        if not self._pid:
+            _become(argv, env, (source, out_write, err_write), fast)
+        for fd in (source, out_write, err_write):
+            os.close(fd)
+        self._streams = {out: bytearray(), err: bytearray()}
+
+    def watch(self, deadline: float, memory: int) -> bytes:
+        """Collect output until the main process exits; returns why it must be ended before that, or b""."""
+        exited = os.pidfd_open(self._pid)
+        poll = select.poll()
+        for fd in (exited, *self._streams):
+            poll.register(fd, select.POLLIN)
+        poll.register(CONTROL, 0)  # hang-up only: no request comes before the answer
+        look = now = time.monotonic()
+        try:
+            while now < deadline:
+                for fd, _ in poll.poll(1000 * min(_WATCH_S, deadline - now)):
+                    if fd == CONTROL:
+                        raise EOFError
+                    if fd == exited:
+                        return b""
+                    if not self._take(fd):
+                        poll.unregister(fd)
+                if (now := time.monotonic()) >= look + _WATCH_S:
+                    look = now
+                    self._reap()  # orphans count against the limit of processes until then
+                    if memory and _memory_used() > memory:
+                        return b"memory"
+            return b"time"
+        finally:
+            os.close(exited)
+
+    def _take(self, fd: int) -> bool:
+        """Read what is there once; False at the end of the stream."""
+        try:
+            data = os.read(fd, _CHUNK)
+        except BlockingIOError:
+            return True
+        kept = self._streams[fd]
+        room = self._room - len(kept)
+        kept += data[:room]
+        self.dropped += max(len(data) - room, 0)
+        return bool(data)
+
+    def _reap(self, options: int = os.WNOHANG) -> bool:
+        """Reap all that can be reaped; False when no child is left."""
+        try:
+            while pid := (result := os.waitpid(-1, options))[0]:
+                if pid == self._pid:
+                    self._status = result[1]
+        except ChildProcessError:
+            return False
+        return True
+
+    def end(self) -> int | None:
+        """Kill what still runs, read what it left in the pipes, and return the exit code of the main process."""
+        if self._reap():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(-1, signal.SIGKILL)
+            self._reap(0)
+        for fd in self._streams:
+            while self._take(fd):
+                pass
+            os.close(fd)
+        return None if self._status is None else os.waitstatus_to_exitcode(self._status)
+
+    def kept(self) -> list[bytes]:
+        return [bytes(kept) for kept in self._streams.values()]
+
+
+def _input(data: bytes) -> int:
+    if not data:
+        return os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+    fd = os.memfd_create("stdin", os.MFD_CLOEXEC)
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(fd, rest) :]
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
+
+
+def _become(argv: Sequence[str], env: Mapping[str, str], streams: Sequence[int], fast: bool) -> None:
+    """In the child: never returns."""
+    try:
+        os.setsid()
+        for target, fd in enumerate(streams):
+            os.dup2(fd, target)
+        linux.set_dumpable(True)
+        with open("/proc/self/oom_score_adj", "wb", buffering=0) as file:
+            file.write(b"1000")  # short of memory, the kernel takes this process before the agent
+        os.closerange(CONTROL, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        if fast:
+            raise Program(argv, env)
+        for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
+            signal.signal(number, signal.SIG_DFL)
+        os.execvpe(argv[0], list(argv), dict(env))
+    except Program:
+        raise
+    except OSError as error:
+        os.write(2, os.fsencode(f"{argv[0]}: {error.strerror}\n"))
+        os._exit(127 if isinstance(error, FileNotFoundError) else 126)
+    except BaseException:
+        os._exit(126)
+
+
+def _memory_used() -> int:
+    """Bytes of all processes but pid 1 and the agent, shared pages counted by their share."""
+    total = 0
+    for name in os.listdir("/proc"):
+        if not name.isdigit() or int(name) in (1, os.getpid()):
+            continue
+        try:
+            with open(f"/proc/{name}/smaps_rollup", "rb") as file:
+                line = next(line for line in file if line.startswith(b"Pss:"))
+        except (OSError, StopIteration):
+            continue  # gone, or made itself unreadable: its own limit holds
+        total += int(line.split()[1]) * 1024
+    return total
+
+
+def _receive_exactly(size: int) -> bytes:
+    pieces: list[bytes] = []
+    while size:
+        piece = os.read(CONTROL, min(size, 1 << 20))
+        if not piece:
+            raise EOFError
+        pieces.append(piece)
+        size -= len(piece)
+    return b"".join(pieces)
+
+
+def _send(fields: Sequence[bytes]) -> None:
+    rest = memoryview(wire.pack(*fields))
+    while rest:
+        rest = rest[os.write(CONTROL, rest) :]
+
+
+def run(*, env: Mapping[str, str], memory: int, output: int, snapshot: int, fresh: frozenset[str]) -> None:
+    """Be the agent of the sandbox that this process has entered; in a child, be a program. Never returns to its caller
+    in the agent itself."""
+    try:
+        Agent(env=env, memory=memory, output=output, snapshot=snapshot).serve()
+    except EOFError:
+        os._exit(0)
+    except Program as program:
+        argv, new_env = program.argv, program.env
+    except BaseException as error:
+        sys.excepthook(type(error), error, error.__traceback__)
+        os._exit(1)
+    runner.become(argv, new_env, fresh)

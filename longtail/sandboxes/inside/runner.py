@@ -1,0 +1,110 @@
+"""`python script | -c code | -m module` without starting an interpreter.
+
+The agent holds an initialised interpreter with common modules imported. A forked child of it becomes the program: this
+file gives it the state that a new interpreter would have. What cannot be given (interpreter options, PYTHON* variables,
+a module of the program that shadows an imported one) runs in a new interpreter. Known differences that remain: frames of
+the agent lie below the program's (`sys._getframe`, recursion is a few frames deeper), and a directory that the program
+itself puts on sys.path cannot shadow a module that was imported before.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import runpy
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.machinery import SourceFileLoader
+from types import CodeType, TracebackType
+
+_NAMES = ("python", "python3")
+_REAL = "/opt/bin/python"
+
+
+def is_python(argv: Sequence[str], changes: Mapping[str, str]) -> bool:
+    """Whether the fork server may run this command under these changes to the environment."""
+    if argv[0] not in _NAMES or len(argv) < 2 or "PATH" in changes or changes.get("LONGTAIL_COLD_PYTHON") == "1":
+        return False
+    if any(name.startswith(("PYTHON", "LD_", "LC_", "LANG")) for name in changes):
+        return False
+    return not argv[1].startswith("-") or (argv[1] in ("-c", "-m") and len(argv) > 2)
+
+
+def freeze_state() -> None:
+    """Called once before children are forked: the collector leaves what exists now alone."""
+    gc.collect()
+    gc.freeze()
+
+
+def become(argv: Sequence[str], env: Mapping[str, str], fresh: frozenset[str]) -> None:
+    """Run the program in this process. Returns or raises SystemExit when it ends, as a main module does.
+
+    `fresh` are the modules that a new interpreter has.
+    """
+    option, rest = (argv[1], argv[2:]) if argv[1] in ("-c", "-m") else ("", argv[1:])
+    directory = "" if option == "-c" else os.getcwd() if option else os.path.dirname(os.path.realpath(rest[0]))
+    if (not option and not os.path.isfile(rest[0])) or _shadows(directory or ".", fresh):
+        os.execve(_REAL, list(argv), dict(env))
+    os.environ.clear()
+    os.environ.update(env)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.path[0] = directory
+    sys.orig_argv[:] = argv
+    sys.argv[:] = [option or rest[0], *rest[1:]]
+    main = sys.modules["__main__"].__dict__
+    for name in [name for name in main if not name.startswith("__")]:
+        del main[name]
+    main["__doc__"] = None
+    _report(_run(option, rest[0], main))
+
+
+def _shadows(directory: str, fresh: frozenset[str]) -> bool:
+    """Whether the directory holds a module named like one that was imported beforehand."""
+    try:
+        names = {entry.partition(".")[0] for entry in os.listdir(directory)}
+    except OSError:
+        return True
+    return any(name in sys.modules and name not in fresh for name in names)
+
+
+def _run(option: str, program: str, main: dict[str, object]) -> BaseException | None:
+    """Run the main module; returns what it raised, with this file's frames cut from the traceback."""
+    try:
+        if option == "-m":
+            runpy._run_module_as_main(program)  # pyright: ignore  # what the interpreter itself calls for -m
+        else:
+            exec(_compile(option, program, main), main)
+    except SystemExit:
+        raise
+    except BaseException as error:
+        return error.with_traceback(_below(error.__traceback__))
+    return None
+
+
+def _compile(option: str, program: str, main: dict[str, object]) -> CodeType:
+    if option == "-c":
+        return compile(program, "<string>", "exec", dont_inherit=True)
+    path = os.path.abspath(program)
+    main["__file__"], main["__cached__"] = path, None
+    main["__loader__"] = SourceFileLoader("__main__", path)
+    with open(path, "rb") as file:
+        return compile(file.read(), path, "exec", dont_inherit=True)
+
+
+def _below(traceback: TracebackType | None) -> TracebackType | None:
+    while traceback is not None and traceback.tb_frame.f_code.co_filename == __file__:
+        traceback = traceback.tb_next
+    return traceback
+
+
+def _report(error: BaseException | None) -> None:
+    """What the interpreter does with an exception that leaves the main module."""
+    if error is None:
+        return
+    sys.excepthook(type(error), error, error.__traceback__)
+    if isinstance(error, KeyboardInterrupt):
+        sys.stdout.flush()
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    sys.exit(1)
