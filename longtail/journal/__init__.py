@@ -2,7 +2,7 @@
 
 from longtail.journal.database import FILE_NAME
 from longtail.journal.lock import is_live
-from longtail.journal.reader import list_trajectories, load_trajectory, read_events, read_history
+from longtail.journal.reader import list_trajectories, load_trajectory, read_events, read_history, standing
 from longtail.journal.sqlite import SqliteJournal
 
 __all__ = [
@@ -13,4 +13,5 @@ __all__ = [
     "load_trajectory",
     "read_events",
     "read_history",
+    "standing",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import closing
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import apsw
@@ -11,6 +12,7 @@ import apsw
 from longtail import events as ev
 from longtail.errors import UserError
 from longtail.history import HISTORY_KINDS, SUMMARY_KINDS, History, TrajectorySummary, history, summaries
+from longtail.journal import checkpoints
 from longtail.journal.codec import event_of
 from longtail.journal.database import meaning, open_reader, stream
 from longtail.types import Event, Trajectory
@@ -38,6 +40,24 @@ def read_events(
 
 def read_history(directory: Path) -> History:
     return history(read_events(directory, kinds=HISTORY_KINDS))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """Where a run starts again: its last committed step whose checkpoint is there."""
+
+    step: int = 0
+    checkpoint: str = ""  # relative to the run directory; "" at step 0
+    past: History = field(default_factory=History)  # rolled back to `step`
+    rolled_back: tuple[int, ...] = ()  # committed steps without a checkpoint behind them: done again
+
+
+def standing(directory: Path) -> Standing:
+    past = read_history(directory)
+    whole = [s for s in past.steps if checkpoints.is_complete(directory, s.checkpoint)]
+    step, name = (whole[-1].step, whole[-1].checkpoint) if whole else (0, "")
+    gone = tuple(past.roll_back(step))
+    return Standing(step=step, checkpoint=name, past=past, rolled_back=gone)
 
 
 def load_trajectory(directory: Path, trajectory_id: str) -> Trajectory:

@@ -17,12 +17,12 @@ from pathlib import Path
 
 from longtail import events as ev
 from longtail.errors import UserError
-from longtail.history import HISTORY_KINDS, Position, history
+from longtail.history import Position
 from longtail.journal import checkpoints
 from longtail.journal.codec import row_of
 from longtail.journal.database import is_full, meaning, open_writer
 from longtail.journal.lock import RunLock
-from longtail.journal.reader import read_events
+from longtail.journal.reader import read_events, standing
 from longtail.journal.writer import Writer
 from longtail.ports import Trainer
 from longtail.types import Event, Group, StepResult
@@ -83,16 +83,16 @@ class SqliteJournal:
     async def resume(self, trainer: Trainer) -> int:
         """Load the last committed step whose checkpoint is there, and take back what came after it."""
         self._trainer = trainer
-        past = history(read_events(self.directory, kinds=HISTORY_KINDS))
-        whole = [s for s in past.steps if checkpoints.is_complete(self.directory, s.checkpoint)]
-        step, name = (whole[-1].step, whole[-1].checkpoint) if whole else (0, "")
+        stands = standing(self.directory)
+        step, name = stands.step, stands.checkpoint
         if name:
             await trainer.load(self.directory / name)
-        self.rolled_back = tuple(past.roll_back(step))
+        self.rolled_back = stands.rolled_back
         if not self._is_new():
             await self.append(ev.run_resumed(step=step, rolled_back=self.rolled_back, checkpoint=name))
-        self._step, self._position = step, past.position()
-        self._checkpoints = [s.checkpoint for s in whole]
+        self._step, self._position = step, stands.past.position()
+        saved = (s.checkpoint for s in stands.past.steps)
+        self._checkpoints = [name for name in saved if checkpoints.is_complete(self.directory, name)]
         self._prune()
         return step
 

@@ -47,14 +47,15 @@ METRICS = (
     Metric("turns", "turns", "mean", "model calls of a usable attempt"),
     Metric("reply_tokens", "tokens", "mean", "sampled tokens of a usable attempt"),
     Metric("tokens", "tokens", "sum", "sampled, in all attempts of the trained groups"),
-    Metric("tokens_per_s", "tokens/s", "mean", "sampled tokens by wall time of the step"),
+    Metric("tokens_per_s", "tokens/s", "mean", "sampled tokens by wall time of the step outside evaluation"),
     Metric("staleness_mean", "versions", "mean", "of trained tokens: version they train minus version they come from"),
     Metric("staleness_max", "versions", "max", "the same, of the oldest token"),
     Metric("seconds", "s", "sum", "wall time of the step"),
     Metric("train_s", "s", "sum", "of it in the optimizer step"),
+    Metric("eval_s", "s", "sum", "of it in evaluation, for which the loop waits"),
     Metric("idle/*", "share", "mean", "share of the step in which the lane did nothing"),
     Metric("train/*", "", "mean", "what the trainer says of its step"),
-    Metric("eta_s", "s", "last", "wall time to the last step at the pace of the last eight"),
+    Metric("eta_s", "s", "last", "wall time to the last step at the pace of the last eight, without evaluation"),
 )
 _BY_NAME = {metric.name: metric for metric in METRICS}
 _REDUCTIONS: dict[str, Callable[[Sequence[float]], float]] = {
@@ -78,6 +79,7 @@ def step_metrics(step: int, groups: Sequence[Group], result: StepResult, record:
     usable = [t for t in everyone if t.usable]
     lost = Counter(t.outcome.value for t in everyone if not t.usable)
     tokens = sum(_reply_tokens(t) for t in everyone)
+    eval_s = record.busy_s.get("eval", 0.0)
     ages = [step - 1 - v for t in usable for call in t.model_calls for v in call.completion.versions]
     return {
         "step": step,
@@ -92,11 +94,12 @@ def step_metrics(step: int, groups: Sequence[Group], result: StepResult, record:
         "turns": _mean(len(t.model_calls) for t in usable),
         "reply_tokens": _mean(_reply_tokens(t) for t in usable),
         "tokens": tokens,
-        "tokens_per_s": tokens / record.wall_s if record.wall_s > 0 else None,
+        "tokens_per_s": tokens / (record.wall_s - eval_s) if record.wall_s > eval_s else None,
         "staleness_mean": _mean(ages),
         "staleness_max": max(ages, default=None),
         "seconds": record.wall_s,
         "train_s": result.seconds,
+        "eval_s": eval_s,
         **{f"idle/{lane}": share for lane, share in record.idle.items()},
         **{f"train/{name}": value for name, value in sorted(result.metrics.items())},
     }

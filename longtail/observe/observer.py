@@ -28,7 +28,7 @@ class Observer:
         """After the trace of the step has ended."""
         assert self.trace.last is not None, "report() follows trace.step()"
         line = step_metrics(step, groups, result, self.trace.last)
-        self._pace.append(self.trace.last.wall_s)
+        self._pace.append(line["seconds"] - line["eval_s"])
         line["eta_s"] = sum(self._pace) / len(self._pace) * max(self._num_steps - step, 0)
         if self._file is None:
             self._file = MetricsFile(self._path)

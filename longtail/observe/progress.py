@@ -113,6 +113,8 @@ def figures(data: Mapping[str, Json]) -> list[tuple[str, str]]:
             ("success", percent),
             ("train/loss", number),
             ("tokens_per_s", number),
+            ("held_out_nll", number),
+            ("held_out_accuracy", percent),
             ("unusable", number),
             ("seconds", duration),
             ("eta_s", duration),

@@ -111,8 +111,8 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
         return f"<tr>{inner}</tr>"
 
     body = "".join(row(cells, "td") for cells in rows)
-    heading = row([name.removeprefix(">") for name in head], "th")
-    return f'<div class="scroll"><table><thead>{heading}</thead><tbody>{body}</tbody></table></div>' if body else ""
+    heading = f"<thead>{row([name.removeprefix('>') for name in head], 'th')}</thead>" if any(head) else ""
+    return f'<div class="scroll"><table>{heading}<tbody>{body}</tbody></table></div>' if body else ""
 
 
 # --- sections -------------------------------------------------------------------------------------------------------

@@ -70,7 +70,13 @@ def test_tokens_turns_truncation_and_idle_shares():
     line = step_metrics(5, [group(0, *members)], RESULT, RECORD)
     assert (line["tokens"], line["tokens_per_s"], line["turns"], line["reply_tokens"]) == (12, 1.2, 1.5, 6.0)
     assert (line["truncated"], line["idle/sample"], line["idle/train"]) == (0.5, 0.75, 0.0)
-    assert (line["train/loss"], line["seconds"], line["train_s"]) == (0.25, 10.0, 6.0)
+    assert (line["train/loss"], line["seconds"], line["train_s"], line["eval_s"]) == (0.25, 10.0, 6.0, 0.0)
+
+
+def test_evaluation_inside_a_step_does_not_count_against_its_speed():
+    record = StepRecord(step=0, wall_s=10.0, busy_s={"eval": 6.0})
+    line = step_metrics(1, [group(0, trajectory(calls=[model_call(tokens=8)]))], RESULT, record)
+    assert (line["tokens_per_s"], line["seconds"], line["eval_s"]) == (2.0, 10.0, 6.0)
 
 
 def test_every_metric_of_a_step_is_declared_once():
