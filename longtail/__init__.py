@@ -1,0 +1,53 @@
+"""RL infrastructure for LLM agents: one loop for single-turn batches and for long tool-using episodes."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from longtail.config import Config as Config
+    from longtail.config import load_config as load_config
+    from longtail.drive import evaluate as evaluate
+    from longtail.drive import train as train
+    from longtail.envs import Body as Body
+    from longtail.envs import Env as Env
+    from longtail.envs import env as env
+    from longtail.envs import reward as reward
+    from longtail.envs import tool as tool
+    from longtail.errors import LongtailError as LongtailError
+    from longtail.errors import UserError as UserError
+    from longtail.ports import Ctx as Ctx
+    from longtail.types import Limits as Limits
+    from longtail.types import Message as Message
+    from longtail.types import SandboxSpec as SandboxSpec
+    from longtail.types import Score as Score
+    from longtail.types import Task as Task
+
+_HOME = {
+    "Body": "envs",
+    "Config": "config",
+    "Ctx": "ports",
+    "Env": "envs",
+    "Limits": "types",
+    "LongtailError": "errors",
+    "Message": "types",
+    "SandboxSpec": "types",
+    "Score": "types",
+    "Task": "types",
+    "UserError": "errors",
+    "env": "envs",
+    "evaluate": "drive",
+    "load_config": "config",
+    "reward": "envs",
+    "tool": "envs",
+    "train": "drive",
+}
+__all__ = sorted(_HOME)  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    """Public names load where they live when they are first used, so that `import longtail` stays light."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'longtail' has no attribute {name!r}")
+    return getattr(import_module(f"longtail.{_HOME[name]}"), name)

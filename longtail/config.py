@@ -98,11 +98,19 @@ class SftConfig(Section):
         description='"package.module:function" called with (count, seed, **params), yields chats: lists of messages'
     )
     params: dict[str, Any] = Field(default_factory=dict)
-    count: int = Field(default=10_000, ge=1)
+    count: int = Field(default=10_000, ge=1, description="chats to learn from")
+    held_out: int = Field(default=200, ge=1, description="further chats to measure on")
+    epochs: int = Field(default=1, ge=1)
     batch_tokens: int = Field(default=8192, ge=64)
+    max_length: int = Field(default=2048, ge=16, description="tokens; longer chats are left out")
     observation_weight: float = Field(
         default=0.0, ge=0, description="loss weight of tokens that the policy does not say"
     )
+    eval_every: int = Field(default=100, ge=1, description="steps")
+    save_every: int = Field(default=0, ge=0, description="steps; 0: only at the end")
+    vocab_size: int = Field(default=1024, ge=300, description='of the tokenizer made for model.path = "new"')
+    tokenizer_chats: int = Field(default=3000, ge=1, description="chats that this tokenizer is trained on")
+    shape: dict[str, Any] = Field(default_factory=dict, description="LlamaConfig fields of the new model")
 
 
 class Config(Section):

@@ -1,0 +1,334 @@
+"""Turns a Config into a Run: the only file that chooses implementations.
+
+Everything that can be wrong with the input is found here, before a process starts or a file is written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import inspect
+import os
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from longtail import events
+from longtail.algorithms.presets import Algorithm, preset
+from longtail.cluster.inline import InlineCluster
+from longtail.cluster.processes import ProcessCluster
+from longtail.config import Config, EngineConfig, TrainerConfig
+from longtail.envs import Env, env, reward
+from longtail.errors import LongtailError, UserError
+from longtail.fakes import MemoryJournal, NoTrace
+from longtail.journal import SqliteJournal, read_history
+from longtail.loop import Run
+from longtail.models.load import resolve
+from longtail.ports import Cluster, Engine, Journal, RolloutFn, Rollouts, Sandboxes, Tracer, Trainer
+from longtail.rollout.attempt import World
+from longtail.rollout.scheduler import Plan, Scheduler
+from longtail.sandboxes.probe import open_sandboxes
+from longtail.types import Group, Sampling, StepResult, Task
+from longtail.weights.files import FileWeights
+
+
+class SystemClock:
+    """Implements ports.Clock."""
+
+    def now(self) -> float:
+        return time.monotonic()
+
+    def wall(self) -> float:
+        return time.time()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class Watch(Protocol):
+    """What looks at a run while it goes: observe.Observer."""
+
+    @property
+    def trace(self) -> Tracer: ...
+
+    def report(self, step: int, groups: Sequence[Group], result: StepResult) -> None: ...
+
+    def report_evaluation(self, step: int, split: str, groups: Sequence[Group]) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """What a run is about, checked: nothing was started for it yet."""
+
+    config: Config
+    rollout: RolloutFn
+    tasks: Sequence[Task]
+    evaluations: Mapping[str, Sequence[Task]]
+    algorithm: Algorithm
+
+
+def prepare(config: Config, rollout: RolloutFn | None = None, tasks: Sequence[Task] | None = None) -> Problem:
+    """Find and check everything that the config names. Raises UserError."""
+    if rollout is None or tasks is None:
+        if config.env is None:
+            raise UserError("the configuration has no [env] section; expected env.entry and env.tasks")
+        rollout = load_rollout(config.env.entry, config.env.params)
+        make = load_object(config.env.tasks, "env.tasks")
+        tasks = _tasks(make, config, "train", config.env.num_tasks, config.seed)
+    else:
+        make = None
+    if not tasks:
+        raise UserError("the training tasks are empty; expected at least one")
+    evaluations: dict[str, Sequence[Task]] = {}
+    if make is not None and config.eval.tasks:
+        evaluations = {
+            split: _tasks(make, config, split, config.eval.tasks, config.eval.seed) for split in config.eval.splits
+        }
+    algorithm = preset(config.algorithm.name, config.algorithm.overrides)
+    if config.max_lag >= 1 and not algorithm.off_policy_correction:
+        raise UserError(
+            f"max_lag={config.max_lag} trains on older versions, but algorithm '{algorithm.name}' declares no "
+            "correction; set algorithm.overrides.importance_cap (2.0 is usual) or max_lag=0"
+        )
+    resolve(config.model.path)
+    for module in ("torch", "transformers"):
+        if importlib.util.find_spec(module) is None:
+            raise UserError(f"{module} is not installed; training needs it: pip install 'longtail[torch]'")
+    return Problem(config=config, rollout=rollout, tasks=tasks, evaluations=evaluations, algorithm=algorithm)
+
+
+def _tasks(make: Any, config: Config, split: str, count: int, seed: int) -> Sequence[Task]:
+    assert config.env is not None
+    try:
+        return make(split, count, seed, **config.env.task_params)
+    except TypeError as error:
+        raise UserError(f"env.tasks '{config.env.tasks}' with env.task_params: {error}") from error
+
+
+def load_object(entry: str, key: str) -> Any:
+    """The object that "package.module:name" names. Raises UserError."""
+    module, colon, name = entry.partition(":")
+    if not colon or not module or not name:
+        raise UserError(f'{key} must be "package.module:name", got {entry!r}')
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))  # an environment beside the config is the common case
+    try:
+        return getattr(import_module(module), name)
+    except ModuleNotFoundError as error:
+        raise UserError(f"{key} = {entry!r}: {error}; is its package installed or in this directory?") from error
+    except AttributeError:
+        raise UserError(f"{key} = {entry!r}: module {module} has no '{name}'") from None
+
+
+def load_rollout(entry: str, params: Mapping[str, Any]) -> RolloutFn:
+    """A RolloutFn from an environment class, a RolloutFn or a reward function of TRL's signature."""
+    found = load_object(entry, "env.entry")
+    if inspect.isclass(found) and issubclass(found, Env):
+        return env(found, **params)
+    if not callable(found):
+        raise UserError(f"env.entry = {entry!r} must be an Env class, a rollout function or a reward function")
+    names = list(inspect.signature(found).parameters)
+    if inspect.iscoroutinefunction(found) and names[:2] == ["task", "ctx"]:
+        return cast("RolloutFn", found)
+    return reward(found, **params)
+
+
+# --- roles: built in their own process by cluster/role.py ------------------------------------------------------------
+
+
+def make_engine(model: str, config: EngineConfig, threads: int) -> Engine:
+    from longtail.engines.local import LocalEngine
+
+    return LocalEngine(model, config, threads)
+
+
+def make_trainer(
+    model: str, config: TrainerConfig, num_steps: int, threads: int, seed: int, reference: bool
+) -> Trainer:
+    from longtail.trainers.trainer import TorchTrainer
+
+    return TorchTrainer(model, config, num_steps=num_steps, threads=threads, seed=seed, reference=reference)
+
+
+# --- a run -----------------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def open_run(problem: Problem, watch: Watch) -> AsyncGenerator[Run]:
+    """Start what a run is made of, and stop it at the end. Raises UserError and InfrastructureError."""
+    config, clock = problem.config, SystemClock()
+    directory = config.directory
+    async with AsyncExitStack() as stack:
+        sandboxes = open_sandbox_level(config)
+        stack.push_async_callback(sandboxes.close)
+        journal = SqliteJournal.open(
+            directory, checkpoint_every=config.trainer.checkpoint_every, keep=config.trainer.keep, wall=clock.wall
+        )
+        stack.push_async_callback(journal.close)
+        past = read_history(directory)
+        if past.started:
+            check_same_run(past.started["config"], config)
+        else:
+            await journal.append(events.run_started(manifest=manifest(config), config=config.model_dump(mode="json")))
+        cluster: Cluster = InlineCluster() if config.cluster == "inline" else ProcessCluster(directory / "logs")
+        stack.push_async_callback(cluster.close)
+        engine, trainer = await start_roles(cluster, problem)
+        world = make_world(problem, engine, sandboxes, journal, watch.trace, clock)
+        try:
+            yield Run(
+                config=config,
+                journal=journal,
+                trainer=trainer,
+                weights=FileWeights(weight_directory(stack), [engine], journal, clock),
+                rollouts=Scheduler(world, problem.tasks, make_plan(config), journal.position),
+                algorithm=problem.algorithm,
+                trace=watch.trace,
+                evaluations=problem.evaluations,
+                report=watch.report,
+                report_evaluation=watch.report_evaluation,
+                evaluated=set(past.evaluations),
+            )
+        except BaseException as error:
+            with suppress(LongtailError):  # a full disk has no room for this line either
+                await journal.stop(f"{type(error).__name__}: {error}".removesuffix(": "))
+            raise
+
+
+@asynccontextmanager
+async def open_evaluation(problem: Problem, model: str) -> AsyncGenerator[Rollouts]:
+    """An engine with the weights of `model` and a scheduler to roll out with, without trainer and journal."""
+    config, clock = problem.config, SystemClock()
+    with tempfile.TemporaryDirectory(prefix="longtail-eval-") as directory:
+        async with AsyncExitStack() as stack:
+            sandboxes = open_sandboxes(config.sandbox.level, Path(directory) / "sandboxes", config.sandbox.max_live)
+            stack.push_async_callback(sandboxes.close)
+            cluster: Cluster = InlineCluster() if config.cluster == "inline" else ProcessCluster(Path(directory))
+            stack.push_async_callback(cluster.close)
+            engine = await start_sampler(cluster, config, model)
+            world = make_world(problem, engine, sandboxes, MemoryJournal(), NoTrace(), clock)
+            plan = replace(make_plan(config), num_steps=0)
+            yield await stack.enter_async_context(Scheduler(world, problem.tasks, plan).start(0))
+
+
+_MAY_CHANGE = ("num_steps", "run_dir", "cluster", "max_lag", "eval", "engine", "sandbox", "name")
+_MAY_CHANGE_WITHIN = ("trainer.checkpoint_every", "trainer.keep", "rollout.max_attempts", "rollout.retries")
+
+
+def check_same_run(stored: Mapping[str, Any], config: Config) -> None:
+    """Raises UserError when the directory belongs to a run that another configuration describes."""
+    for key, value in flat(config.model_dump(mode="json")).items():
+        if key in _MAY_CHANGE_WITHIN or key.split(".")[0] in _MAY_CHANGE:
+            continue
+        before = flat(stored).get(key)
+        if before != value:
+            raise UserError(
+                f"{config.directory} holds a run with {key} = {before!r}, now it is {value!r}; "
+                "resume it with the old value, or choose another --run-dir"
+            )
+
+
+def flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Dotted keys of nested mappings."""
+    found: dict[str, Any] = {}
+    for key, value in data.items():
+        if isinstance(value, Mapping):
+            found |= flat(cast("Mapping[str, Any]", value), f"{prefix}{key}.")
+        else:
+            found[prefix + key] = value
+    return found
+
+
+async def start_roles(cluster: Cluster, problem: Problem) -> tuple[Engine, Trainer]:
+    """The sampler and the trainer, started side by side."""
+    config = problem.config
+    engine, trainer = await asyncio.gather(
+        start_sampler(cluster, config, config.model.path),
+        cluster.start(
+            "trainer",
+            "longtail.build:make_trainer",
+            model=config.model.path,
+            config=config.trainer,
+            num_steps=config.num_steps,
+            threads=config.model.threads,
+            seed=config.seed,
+            reference=problem.algorithm.needs_reference,
+        ),
+    )
+    return engine, cast("Trainer", trainer)
+
+
+async def start_sampler(cluster: Cluster, config: Config, model: str) -> Engine:
+    role = await cluster.start(
+        "sampler", "longtail.build:make_engine", model=model, config=config.engine, threads=config.model.threads
+    )
+    return cast("Engine", role)
+
+
+def make_world(
+    problem: Problem, engine: Engine, sandboxes: Sandboxes, journal: Journal, trace: Tracer, clock: SystemClock
+) -> World:
+    from longtail.engines.renderer import HFRenderer
+
+    return World(
+        rollout=problem.rollout,
+        engine=engine,
+        renderer=HFRenderer(problem.config.model.path),
+        sandboxes=sandboxes,
+        journal=journal,
+        trace=trace,
+        clock=clock,
+        attempt_s=problem.config.rollout.attempt_s,
+    )
+
+
+def make_plan(config: Config) -> Plan:
+    rollout = config.rollout
+    return Plan(
+        seed=config.seed,
+        num_steps=config.num_steps,
+        groups_per_step=config.groups_per_step,
+        group_size=rollout.group_size,
+        max_lag=config.max_lag,
+        max_attempts=rollout.max_attempts,
+        min_usable=rollout.min_usable,
+        retries=rollout.retries,
+        backoff_s=rollout.backoff_s,
+        stall_s=rollout.stall_s,
+        failure_limit=rollout.failure_limit,
+        sampling=Sampling(**config.sampling.model_dump()),
+    )
+
+
+def open_sandbox_level(config: Config) -> Sandboxes:
+    return open_sandboxes(config.sandbox.level, config.directory / "sandboxes", config.sandbox.max_live)
+
+
+def weight_directory(stack: AsyncExitStack) -> Path:
+    """Where versions pass from trainer to engines: shared memory where there is some."""
+    memory = Path("/dev/shm")
+    base = memory if memory.is_dir() and os.access(memory, os.W_OK) else None
+    return Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="longtail-weights-", dir=base)))
+
+
+def manifest(config: Config) -> dict[str, Any]:
+    """Versions of what a run depends on."""
+    versions: dict[str, str | None] = {}
+    for package in ("longtail", "torch", "transformers", "tokenizers", "numpy", "apsw"):
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            versions[package] = None
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        **versions,
+        "model": config.model.path,
+    }

@@ -1,0 +1,124 @@
+"""Drives a run: `train(...)` and `evaluate(...)` from Python, and what the command line calls. Reports at the end.
+
+The loop itself is loop.py; what it is made of, build.py; what is read back, runs.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from longtail import loop
+from longtail.build import Problem, SystemClock, open_evaluation, open_run, prepare
+from longtail.config import Config, load_config, validate_config
+from longtail.errors import UserError
+from longtail.journal import read_history
+from longtail.observe.intervals import wilson
+from longtail.observe.metrics import FILE_NAME, read_metrics
+from longtail.observe.observer import Observer
+from longtail.observe.progress import Progress, open_progress
+from longtail.ports import RolloutFn
+from longtail.runs import renderer_or_reason, write_report
+from longtail.types import Group, Json, Sampling, Task
+
+RESULT = "result.json"
+
+
+def train(rollout: RolloutFn, tasks: Sequence[Task], config: Config | str | Path | None = None, **changes: Any) -> Path:
+    """Train on tasks with a rollout function; returns the run directory. `changes` are fields of the config.
+
+    The same call again resumes the run. Raises UserError for bad input, before anything starts.
+    """
+    base = load_config([Path(config)]) if isinstance(config, str | Path) else config or Config()
+    problem = prepare(validate_config({**base.model_dump(), **changes}), rollout, tasks)
+    progress = open_progress(as_json=False)
+    try:
+        asyncio.run(train_run(problem, progress))
+    finally:
+        progress.close()
+    return problem.config.directory
+
+
+async def train_run(problem: Problem, progress: Progress) -> dict[str, Json]:
+    """Run the loop to its last step, then write the result and the report. Raises LongtailError for how it failed."""
+    config = problem.config
+    observer = Observer(config.directory, num_steps=config.num_steps, progress=progress, now=SystemClock().now)
+    try:
+        async with open_run(problem, observer) as run:
+            done = read_history(config.directory).step
+            progress.tell(
+                "begin",
+                {"name": config.name, "directory": str(config.directory), "num_steps": config.num_steps, "step": done},
+            )
+            await loop.train(run)
+    finally:
+        observer.close()
+        if (config.directory / FILE_NAME).exists():  # a crashed run has its report too
+            finish(config, progress)
+    return read_result(config)
+
+
+def finish(config: Config, progress: Progress) -> None:
+    """Write result.json, report.html and reward.png from what the run left."""
+    result = read_result(config)
+    (config.directory / RESULT).write_text(json.dumps(result, indent=1) + "\n")
+    renderer, _ = renderer_or_reason(config.directory)
+    for line in write_report(config.directory, renderer):
+        progress.tell("message", {"text": line})
+    progress.tell("result", result)
+
+
+def read_result(config: Config) -> dict[str, Json]:
+    """Success before and after on the first evaluation split, with 95 % Wilson intervals; None where not measured."""
+    past = read_history(config.directory)
+    split = config.eval.splits[0] if config.eval.splits else ""
+    steps = sorted(step for step, name in past.evaluations if name == split)
+    lines = [line for line in read_metrics(config.directory / FILE_NAME) if line["step"] <= past.step]
+    result: dict[str, Json] = {"name": config.name, "seed": config.seed, "split": split, "steps": past.step}
+    for name, step in (("before", steps[0] if steps else None), ("after", steps[-1] if len(steps) > 1 else None)):
+        found = past.evaluations[step, split] if step is not None else {"successes": 0, "scored": 0}
+        success, n = found["successes"], found["scored"]
+        result[f"success_{name}"] = success / n if n else None
+        result[f"interval_{name}"] = list(wilson(success, n)) if n else None
+        result[f"tasks_{name}"] = n
+    result["train_seconds"] = round(sum(line["seconds"] for line in lines), 1)
+    return result
+
+
+async def evaluate_run(
+    problem: Problem, model: str, progress: Progress, *, temperature: float | None = None
+) -> dict[str, Json]:
+    """Success of a model directory on the evaluation splits of a problem; nothing is journaled."""
+    config = problem.config
+    if not problem.evaluations:
+        raise UserError("nothing to evaluate; expected [env] and eval.tasks >= 1 in the configuration")
+    sampling = Sampling(max_tokens=config.sampling.max_tokens, temperature=temperature or config.eval.temperature)
+    results: dict[str, Json] = {"model": model}
+    async with open_evaluation(problem, model) as rollouts:
+        for split, tasks in problem.evaluations.items():
+            groups = await rollouts.once(tasks, name=f"eval-{split}", sampling=sampling)
+            results[split] = summary(groups)
+            progress.tell("message", {"text": f"{split}: {results[split]}"})
+    return results
+
+
+def summary(groups: Sequence[Group]) -> Mapping[str, Json]:
+    """Success of single attempts, whole and by family."""
+    scored = [t for group in groups for t in group.usable]
+    solved = sum(t.solved for t in scored)
+    low, high = wilson(solved, len(scored))
+    families: dict[str, list[bool]] = {}
+    for group in groups:
+        families.setdefault(group.task.family, []).extend(t.solved for t in group.usable)
+    return {
+        "success": solved / len(scored) if scored else None,
+        "interval": [low, high],
+        "scored": len(scored),
+        "unscored": len(groups) - len(scored),
+        "reward": sum(t.reward or 0.0 for t in scored) / len(scored) if scored else None,
+        "turns": sum(len(t.model_calls) for t in scored) / len(scored) if scored else None,
+        "families": {name: sum(flags) / len(flags) for name, flags in sorted(families.items()) if flags},
+    }

@@ -1,0 +1,174 @@
+"""Text to ids and back, with the tokenizer and the chat template of a model. Loads no torch.
+
+Only what the template itself says can become a control token. Contents of messages are placed as marks into the
+template; after rendering, each mark is replaced by its text, encoded as plain text together with the plain text around
+it. A control token spelled out in a content is encoded in pieces.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NoReturn, cast
+
+from jinja2.exceptions import TemplateError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from tokenizers import Tokenizer
+
+from longtail.errors import UserError
+from longtail.models.load import resolve
+from longtail.types import Message
+
+_MARK = re.compile("\ue000(\\d+)\ue001")  # private-use characters: no template writes them
+_GENERATION_TAGS = re.compile(r"\{%-?\s*(?:end)?generation\s*-?%\}")  # for training masks; no output
+
+
+class HFRenderer:
+    """ports.Renderer for a Hugging Face model directory or id."""
+
+    def __init__(self, model: str) -> None:
+        self._name = model
+        where = resolve(model)
+        self._tokenizer = Tokenizer.from_file(str(_file(model, where, "tokenizer.json")))
+        settings: dict[str, Any] = json.loads(_file(model, where, "tokenizer_config.json").read_text(encoding="utf-8"))
+        self._variables = {
+            name: _text(settings.get(name)) for name in ("bos_token", "eos_token", "pad_token", "unk_token")
+        }
+        self._template = _compile(model, _template(model, where, settings))
+        self._control = _control_tokens(self._tokenizer)
+        self._control_ids = frozenset(self._control.values())
+        self._split = re.compile("|".join(map(re.escape, sorted(self._control, key=len, reverse=True))) or r"(?!)")
+        self._turn_end = self._find_turn_end()
+        ends = (self._turn_end, self._control.get(self._variables["eos_token"], -1))
+        self._stop_ids = tuple(dict.fromkeys(end for end in ends if end >= 0))
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        return self._stop_ids
+
+    def start(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        marked = [(message.role, f"\ue000{index}\ue001") for index, message in enumerate(messages)]
+        return self._encode(self._render(marked, open_turn=True), [message.content for message in messages])
+
+    def more(self, messages: Sequence[Message], *, ended: bool) -> tuple[int, ...]:
+        ids = self._encode(self._behind_reply(messages), ["", *(message.content for message in messages)])
+        return ids[1:] if ended and ids[0] == self._turn_end else ids
+
+    def text(self, ids: Sequence[int]) -> str:
+        return self._tokenizer.decode([i for i in ids if i not in self._control_ids], skip_special_tokens=False)
+
+    def transcript(self, ids: Sequence[int]) -> str:
+        return self._tokenizer.decode(list(ids), skip_special_tokens=False)
+
+    def _behind_reply(self, messages: Sequence[Message]) -> str:
+        """What the template writes behind an assistant's content when `messages` follow."""
+        marked = [("user", "-"), ("assistant", "\ue0000\ue001")]
+        marked += [(message.role, f"\ue000{index}\ue001") for index, message in enumerate(messages, 1)]
+        return self._render(marked, open_turn=bool(messages)).partition("\ue0000\ue001")[2]
+
+    def _find_turn_end(self) -> int:
+        """The control token that ends an assistant's turn; -1 when the template has none."""
+        ids = self._encode(self._behind_reply(()), [""])
+        return next((i for i in ids if i in self._control_ids), -1)
+
+    def _render(self, marked: Sequence[tuple[str, str]], *, open_turn: bool) -> str:
+        messages = [{"role": role, "content": content} for role, content in marked]
+        try:
+            return self._template.render(messages=messages, add_generation_prompt=open_turn, **self._variables)
+        except TemplateError as error:
+            roles = ", ".join(role for role, _ in marked)
+            raise UserError(f"model '{self._name}': its chat template refuses the roles {roles}: {error}") from error
+
+    def _encode(self, rendered: str, contents: Sequence[str]) -> tuple[int, ...]:
+        """Ids of rendered text: control tokens where the template wrote them, plain text everywhere else."""
+        ids: list[int] = []
+        start = 0
+        for found in self._split.finditer(rendered):
+            ids += self._plain(rendered[start : found.start()], contents)
+            ids.append(self._control[found.group()])
+            start = found.end()
+        return (*ids, *self._plain(rendered[start:], contents))
+
+    def _plain(self, rendered: str, contents: Sequence[str]) -> list[int]:
+        text = _MARK.sub(lambda mark: contents[int(mark.group(1))], rendered)
+        text = text.encode("utf-8", "replace").decode("utf-8")  # lone surrogates cannot be encoded
+        ids: list[int] = []
+        start = 0
+        for found in self._split.finditer(text):  # cut inside what would become a control token
+            ids += self._ids(text[start : found.start() + 1])
+            start = found.start() + 1
+        ids += self._ids(text[start:])
+        if self._control_ids.isdisjoint(ids):
+            return ids
+        return [i for character in text for i in self._ids(character) if i not in self._control_ids]
+
+    def _ids(self, text: str) -> list[int]:
+        return self._tokenizer.encode(text, add_special_tokens=False).ids if text else []
+
+
+def _control_tokens(tokenizer: Tokenizer) -> dict[str, int]:
+    """Added tokens that are no plain text: the special ones and whatever looks like a tag."""
+    added = cast("Mapping[int, Any]", tokenizer.get_added_tokens_decoder())
+    return {
+        token.content: index
+        for index, token in added.items()
+        if token.special or (token.content.startswith("<") and token.content.endswith(">"))
+    }
+
+
+def _file(model: str, where: Path | str, name: str) -> Path:
+    """A file of a model directory or of a model on the hub. Raises UserError."""
+    if isinstance(where, Path):
+        file = where / name
+        if not file.is_file():
+            raise UserError(f"model '{model}': {where} holds no {name}")
+        return file
+    from huggingface_hub import hf_hub_download
+
+    try:
+        return Path(hf_hub_download(where, name))
+    except OSError as error:
+        raise UserError(f"model '{model}': its {name} is not here and cannot be fetched: {error}") from error
+
+
+def _template(model: str, where: Path | str, settings: Mapping[str, Any]) -> str:
+    """Source of the chat template: in the settings, alone or as the one named "default", or in its own file."""
+    source = settings.get("chat_template")
+    if isinstance(source, list):
+        named = {entry["name"]: entry["template"] for entry in cast("list[dict[str, str]]", source)}
+        source = named.get("default")
+    if isinstance(source, str):
+        return source
+    try:
+        return _file(model, where, "chat_template.jinja").read_text(encoding="utf-8")
+    except UserError:
+        raise UserError(
+            f"model '{model}' has no chat template; add chat_template to its tokenizer_config.json"
+        ) from None
+
+
+def _compile(model: str, source: str) -> Any:
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _refuse
+    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    try:
+        return environment.from_string(_GENERATION_TAGS.sub("", source))
+    except TemplateError as error:
+        raise UserError(f"model '{model}': its chat template cannot be read: {error}") from error
+
+
+def _to_json(value: Any, indent: int | None = None) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=indent)
+
+
+def _refuse(message: str) -> NoReturn:
+    raise TemplateError(message)
+
+
+def _text(token: Any) -> str:
+    """A special token of the settings: a string, or an object with its content."""
+    return str(token.get("content", "")) if isinstance(token, dict) else str(token or "")

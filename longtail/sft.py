@@ -1,0 +1,132 @@
+"""`longtail sft`: a policy learns to imitate chats, as a warm start for reinforcement learning.
+
+    chats -> rows of ids, the assistant's tokens marked -> fit (trainers/sft.py) -> a model directory with its record
+
+The model may be fresh (`model.path = "new"`): then its tokenizer is trained on the chats too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from longtail.build import load_object, manifest
+from longtail.config import Config, SftConfig
+from longtail.errors import UserError
+from longtail.types import Message
+
+NEW = "new"
+Chat = Sequence[Message]
+
+
+async def sft(config: Config) -> AsyncGenerator[Any]:
+    """Train as `[sft]` says; yields the Progress of each step. The result is in `<run directory>/model`."""
+    from longtail.algorithms.losses import CrossEntropy
+    from longtail.data import pack_supervised
+    from longtail.engines.renderer import HFRenderer
+    from longtail.trainers.sft import Fit, batches, fit
+    from longtail.trainers.trainer import TorchTrainer
+
+    how = _section(config)
+    target = config.directory / "model"
+    chats = _chats(how, how.count, config.seed)
+    held_out = _chats(how, how.held_out, config.seed + 1)
+    source = str(_fresh_model(config, how, chats)) if config.model.path == NEW else config.model.path
+    renderer = HFRenderer(source)
+    rows = [row for chat in chats if (row := _row(renderer, chat, how))]
+    held = [row for chat in held_out if (row := _row(renderer, chat, how))]
+    steps = batches(rows, how.batch_tokens, epochs=how.epochs, seed=config.seed)
+    trainer = TorchTrainer(
+        source,
+        config.trainer,
+        num_steps=len(steps),
+        threads=config.model.threads,
+        seed=config.seed,
+        reference=False,
+    )
+    started = time.monotonic()
+    fitting = Fit(
+        loss=CrossEntropy(),
+        pack=pack_supervised,
+        microbatch_tokens=config.tokens_per_microbatch,
+        eval_every=how.eval_every,
+        save_every=how.save_every,
+        save_to=target,
+    )
+    last: Any = None
+    async for progress in fit(trainer, rows, steps, held, fitting):
+        last = progress
+        yield progress
+    await trainer.close()
+    record = {
+        "config": config.model_dump(mode="json"),
+        "versions": manifest(config),
+        "chats": len(rows),
+        "tokens": sum(len(ids) for ids, _ in rows),
+        "chats_sha256": _digest(chats),
+        "seconds": round(time.monotonic() - started, 1),
+        "held_out_nll": last.held_out_nll,
+        "held_out_accuracy": last.held_out_accuracy,
+    }
+    (target / "record.json").write_text(json.dumps(record, indent=1))
+
+
+def _section(config: Config) -> SftConfig:
+    if config.sft is None:
+        raise UserError("the configuration has no [sft] section; expected sft.examples")
+    return config.sft
+
+
+def _chats(how: SftConfig, count: int, seed: int) -> list[Chat]:
+    make = load_object(how.examples, "sft.examples")
+    try:
+        chats: Iterable[Chat] = make(count, seed, **how.params)
+    except TypeError as error:
+        raise UserError(f"sft.examples '{how.examples}' with sft.params: {error}") from error
+    return list(chats)
+
+
+def _fresh_model(config: Config, how: SftConfig, chats: Sequence[Chat]) -> Path:
+    """A directory with random weights and a tokenizer trained on what is said in the chats."""
+    from longtail.trainers.tiny import new_model, new_tokenizer
+
+    directory = config.directory / "fresh"
+    texts = (message.content for chat in chats[: how.tokenizer_chats] for message in chat)
+    tokenizer = new_tokenizer(texts, how.vocab_size)
+    tokenizer.save_pretrained(directory)
+    new_model(tokenizer, seed=config.seed, **how.shape).save_pretrained(directory)
+    return directory
+
+
+def _row(renderer: Any, chat: Chat, how: SftConfig) -> tuple[Sequence[int], Sequence[float]] | None:
+    """Ids of a chat and what each counts; None when it is longer than `max_length`."""
+    from longtail.trainers.sft import row_of
+
+    ids: list[int] = []
+    said: list[bool] = []
+
+    def add(tokens: Sequence[int], mine: bool) -> None:
+        ids.extend(tokens)
+        said.extend([mine] * len(tokens))
+
+    heard: list[Message] = []
+    for message in chat:
+        if message.role != "assistant":
+            heard.append(message)
+            continue
+        add(renderer.more(heard, ended=True) if ids else renderer.start(heard), mine=False)
+        add((*renderer.encode(message.content), renderer.stop_ids[0]), mine=True)
+        heard = []
+    return row_of(ids, said, how.observation_weight) if 0 < len(ids) <= how.max_length else None
+
+
+def _digest(chats: Iterable[Chat]) -> str:
+    """Of the data, so that a record says what a checkpoint has seen."""
+    digest = hashlib.sha256()
+    for chat in chats:
+        digest.update(json.dumps([[m.role, m.content] for m in chat]).encode())
+    return digest.hexdigest()
