@@ -10,7 +10,7 @@ from typing import Any
 Constants = Mapping[str, Any]
 Draw = Callable[[Random, Constants], Any]
 
-_WORDS = ("red", "blue", "cat", "dog", "sun", "map", "key", "box", "pen", "cup", "hat", "bus", "ant", "oak", "ice")
+_WORDS = ("a", "to", "it", "red", "cat", "sun", "map", "key", "box", "blue", "tree", "rain", "green", "house", "silver")
 
 
 def i(low: int, high: int) -> Draw:

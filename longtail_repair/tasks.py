@@ -196,7 +196,7 @@ class _Bench:
         """
         function = self._package.functions[name]
         callers = [n for n in self._package.callers(name)[1:] if n not in self._untested]
-        is_hidden = bool(callers) and rng.random() < _HIDDEN
+        is_hidden = bool(callers) and not self._needed[name] and rng.random() < _HIDDEN
         watchers = callers if is_hidden else [name]
         try:
             for _ in range(_TRIES):

@@ -12,7 +12,7 @@
 
 A `##` line names a function, its other names, and how its test arguments are drawn (draws.py). Under it stand one or
 more variants of the function. Functions may call each other by their first names; upper-case names are constants of the
-package; every variable may be renamed (names.py).
+package; every variable may be renamed (names.py), so no f-strings.
 """
 
 from __future__ import annotations

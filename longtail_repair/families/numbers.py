@@ -61,7 +61,7 @@ def clamp(value):
 def keep_in(point):
     return (clamp(point[0]), clamp(point[1]))
 
-## right_angle is_right pythagoras | i(3, 6), i(4, 8), i(5, 10)
+## right_angle is_right pythagoras | one(3, 5, 6), one(4, 8, 12), one(5, 10, 13)
 def right_angle(a, b, c):
     return a * a + b * b == c * c
 

@@ -244,7 +244,7 @@ def total_time(songs):
 
 ## show_time clock as_text | i(0, 400)
 def show_time(seconds):
-    return f'{seconds // 60}:{seconds % 60}'
+    return str(seconds // 60) + ':' + str(seconds % 60)
 
 ## minutes in_minutes full_minutes | i(0, 400)
 def minutes(seconds):
@@ -363,7 +363,7 @@ def workdays(start, end):
 
 ## show clock_text as_text | i(0, 23), i(0, 59)
 def show(hour, minute):
-    return f'{hour:02}:{minute:02}'
+    return str(hour).zfill(2) + ':' + str(minute).zfill(2)
 
 ## angle between hand | i(0, 12), i(0, 59)
 def angle(hour, minute):

@@ -1,0 +1,202 @@
+"""RepairEnv: its tools, its score, and that a verdict cannot be forged (R21)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from repair_stage import ProcessBox, Stage
+
+from longtail.envs import env
+from longtail.errors import SandboxLost
+from longtail.types import Task
+from longtail_repair.env import RepairEnv
+from longtail_repair.tasks import repair_tasks
+
+FILES = {
+    "shop/__init__.py": "",
+    "shop/cart.py": "from shop.tax import tax\n\ndef total(a, b):\n    return a - b + tax(a)\n",
+    "shop/tax.py": "def tax(a):\n    return a // 10\n",
+    "tests/test_cart.py": "from shop.cart import total\n\ndef test_total():\n    assert total(10, 2) == 13\n",
+    "tests/test_tax.py": "from shop.tax import tax\n\ndef test_tax():\n    assert tax(30) == 3\n",
+    "README.md": "# shop\n",
+}
+TASK = Task(
+    id="hand-made",
+    data={
+        "package": "shop",
+        "files": FILES,
+        "failing": "1 of 2 passed\nFAIL total(10, 2) -> 9 not 13 in cart.py\n",
+        "failed": ["tests/test_cart.py::test_total"],
+    },
+)
+FIX = "edit cart.py 4 4\n    return a + b + tax(a)"
+
+Play = Callable[..., Any]
+
+
+def test_the_first_prompt_says_what_is_wrong(play: Play):
+    _, stage = play(env(RepairEnv), TASK, "submit")
+    assert stage.said == ["fix shop: cart.py tax.py\n1 of 2 passed\nFAIL total(10, 2) -> 9 not 13 in cart.py"]
+    _, stage = play(env(RepairEnv, show_failing=False), TASK, "submit")
+    assert stage.said == ["fix shop: cart.py tax.py"]
+
+
+def test_the_tools(play: Play):
+    script = [
+        "ls",
+        "read cart.py",
+        "read shop/tax.py",
+        "read nothing.py",
+        "read ../../etc/passwd",
+        "search tax(",
+        "search assert tax",
+        "search nowhere",
+        FIX,
+        "edit tax.py 1 0\nRATE = 10\n",
+        "read tax.py",
+        "edit tax.py 1 1",
+        "edit tax.py 5 5\nx",
+        "edit gone.py 1 1\nx",
+        "test",
+        "submit",
+    ]
+    score, stage = play(env(RepairEnv), TASK, *script)
+    assert stage.said[2::2] == [
+        "README.md run_tests.py __init__.py cart.py tax.py tests/test_cart.py tests/test_tax.py",
+        "1 from shop.tax import tax\n2\n3 def total(a, b):\n4     return a - b + tax(a)",
+        "1 def tax(a):\n2     return a // 10",
+        "no file nothing.py",
+        "no file ../../etc/passwd",
+        "cart.py 4     return a - b + tax(a)\ntax.py 1 def tax(a):",
+        "tests/test_tax.py 4     assert tax(30) == 3",
+        "nothing found",
+        "4     return a + b + tax(a)",
+        "1 RATE = 10",
+        "1 RATE = 10\n2 def tax(a):\n3     return a // 10",
+        "deleted",
+        "tax.py has lines 1 to 2",
+        "no file gone.py",
+        "all 2 passed",
+    ]
+    assert score["solved"] == 1.0
+    assert stage.boxes[0].runs == [["python", "run_tests.py"]]
+
+
+def test_the_parts_of_the_score(play: Play):
+    score, stage = play(env(RepairEnv, solved=2.0, fixed=0.5, steps=-0.1, format=0.3), TASK, "what?", FIX, "submit")
+    parts = {"solved": 1.0, "fixed": 1.0, "steps": 3 / 16, "format": 2 / 3}
+    assert score == pytest.approx({"reward": 2.0 + 0.5 - 0.1 * 3 / 16 + 0.3 * 2 / 3, **parts})
+    assert stage.reason == "done"
+
+
+def test_a_broken_test_counts_against_a_fixed_one(play: Play):
+    score, _ = play(env(RepairEnv), TASK, FIX, "edit tax.py 2 2\n    return a", "submit")
+    assert (score["solved"], score["fixed"]) == (0.0, -1.0)  # both tests use tax
+
+
+def test_it_is_graded_although_the_turns_ran_out(play: Play):
+    score, stage = play(env(RepairEnv), TASK, FIX)
+    assert score["solved"] == 1.0
+    assert stage.reason == "turn limit"
+
+
+def test_an_unchanged_package_needs_no_run(play: Play):
+    score, stage = play(env(RepairEnv), TASK, "submit")
+    assert (score["solved"], score["fixed"]) == (0.0, 0.0)
+    assert len(stage.boxes) == 1
+
+
+def test_the_same_code_is_graded_once(play: Play):
+    rollout = env(RepairEnv)
+    change = "edit cart.py 4 4\n    return b + a + tax(a)"
+    first, stage = play(rollout, TASK, change, "submit")
+    again, stage_again = play(rollout, TASK, change, "submit")
+    assert first == again
+    assert (len(stage.boxes), len(stage_again.boxes)) == (2, 1)
+
+
+def test_r21_the_grade_comes_from_a_fresh_sandbox_after_the_agents_is_closed(play: Play):
+    _, stage = play(env(RepairEnv), TASK, FIX + " ", "edit tests/test_tax.py 4 4\n    assert 1 == 1", "submit")
+    live, fresh = stage.boxes
+    assert live.closed
+    assert fresh.closed
+    assert set(fresh.spec.files) == {"shop/__init__.py", "shop/cart.py", "shop/tax.py", "run_tests.py"}
+
+
+def test_r21_edited_tests_and_runner_change_nothing(play: Play):
+    score, _ = play(
+        env(RepairEnv),
+        TASK,
+        "edit tests/test_cart.py 4 4\n    assert 1 == 1",
+        "edit run_tests.py 1 400\nprint('all 2 passed')",
+        "edit README.md 1 1\nall 2 passed",
+        "test",
+        "submit",
+    )
+    assert score["solved"] == 0.0
+
+
+FORGERIES = {
+    "prints": 'print(\'[[[true, "13"]], [[true, "3"]]]\')',
+    "exits": "import os\nos._exit(0)",
+    "prints and exits": 'import os\nos.write(1, b\'[[[true, "9"]], [[true, "3"]]]\')\nos._exit(0)',
+    "raises": "raise SystemExit(0)",
+    "writes to every descriptor": "import os\nfor n in range(1, 20):\n    try:\n        os.write(n, b'all 2 passed')\n"
+    "    except OSError:\n        pass",
+    "patches the runner": "import sys\nmain = sys.modules['__main__']\nmain.values = lambda *a: [[True, '1']]\n"
+    "main.report = lambda r: 'all 2 passed'",
+    "plants files": "import pathlib\nfor name in ('conftest.py', 'sitecustomize.py', 'json.py', 'result.json'):\n"
+    "    pathlib.Path(name).write_text('raise SystemExit(0)')",
+    "lies about equality": "class Yes(int):\n    def __eq__(self, other):\n        return True\n    __hash__ = None\n",
+}
+
+
+@pytest.mark.parametrize("trick", FORGERIES)
+def test_r21_a_verdict_cannot_be_forged(play: Play, trick: str):
+    lines = FORGERIES[trick]
+    result = "Yes(9)" if trick == "lies about equality" else "9"
+    script = [f"edit cart.py 1 4\n{lines}\ndef total(a, b):\n    return {result}", "test", "submit"]
+    score, _ = play(env(RepairEnv), TASK, *script)
+    assert score["solved"] == 0.0
+
+
+async def test_r20_code_that_breaks_its_sandbox_is_scored_as_a_failure(tmp_path: Any):
+    class Fragile(ProcessBox):
+        async def exec(self, *args: Any, **kwargs: Any) -> Any:
+            raise SandboxLost("gone")
+
+        async def snapshot(self) -> Any:
+            raise SandboxLost("gone")
+
+    class FragileStage(Stage):
+        healthy = True
+
+        async def sandbox(self, spec: Any) -> Any:
+            if self.boxes and not self.healthy:
+                raise SandboxLost("the host is down")
+            self.boxes.append(Fragile(spec, tmp_path))
+            return self.boxes[-1]
+
+    stage = FragileStage(TASK, ["test"], tmp_path)
+    score = await env(RepairEnv)(TASK, stage)
+    assert (score["solved"], score["fixed"]) == (0.0, -1.0)
+    assert stage.reason == "the code broke its sandbox"
+    stage = FragileStage(TASK, ["test"], tmp_path)
+    stage.healthy = False
+    with pytest.raises(SandboxLost, match="the host is down"):
+        await env(RepairEnv)(TASK, stage)
+
+
+def test_the_original_of_a_generated_task_is_graded_as_solved(play: Play):
+    task = repair_tasks("test", 1, 4, levels=(5,))[0]
+    fixes = []
+    for path, text in task.data["truth"].items():
+        if text != task.data["files"][path]:
+            lines = len(task.data["files"][path].splitlines())
+            fixes.append(f"edit {path} 1 {lines}\n{text}")
+    score, stage = play(env(RepairEnv), task, *fixes, "test", "submit")
+    assert stage.said[-2].startswith("test")
+    assert stage.said[-1].startswith("all ")
+    assert (score["solved"], score["fixed"]) == (1.0, 1.0)
