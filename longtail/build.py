@@ -35,7 +35,6 @@ from longtail.models.load import resolve
 from longtail.ports import Cluster, Engine, Journal, RolloutFn, Rollouts, Sandboxes, Tracer, Trainer
 from longtail.rollout.attempt import World
 from longtail.rollout.scheduler import Plan, Scheduler
-from longtail.sandboxes.probe import open_sandboxes
 from longtail.types import Group, Sampling, StepResult, Task
 from longtail.weights.files import FileWeights
 
@@ -167,7 +166,7 @@ async def open_run(problem: Problem, watch: Watch) -> AsyncGenerator[Run]:
     config, clock = problem.config, SystemClock()
     directory = config.directory
     async with AsyncExitStack() as stack:
-        sandboxes = open_sandbox_level(config)
+        sandboxes = open_sandbox_level(config, directory / "sandboxes")
         stack.push_async_callback(sandboxes.close)
         journal = SqliteJournal.open(
             directory, checkpoint_every=config.trainer.checkpoint_every, keep=config.trainer.keep, wall=clock.wall
@@ -208,7 +207,7 @@ async def open_evaluation(problem: Problem, model: str) -> AsyncGenerator[Rollou
     config, clock = problem.config, SystemClock()
     with tempfile.TemporaryDirectory(prefix="longtail-eval-") as directory:
         async with AsyncExitStack() as stack:
-            sandboxes = open_sandboxes(config.sandbox.level, Path(directory) / "sandboxes", config.sandbox.max_live)
+            sandboxes = open_sandbox_level(config, Path(directory) / "sandboxes")
             stack.push_async_callback(sandboxes.close)
             cluster: Cluster = InlineCluster() if config.cluster == "inline" else ProcessCluster(Path(directory))
             stack.push_async_callback(cluster.close)
@@ -307,8 +306,10 @@ def make_plan(config: Config) -> Plan:
     )
 
 
-def open_sandbox_level(config: Config) -> Sandboxes:
-    return open_sandboxes(config.sandbox.level, config.directory / "sandboxes", config.sandbox.max_live)
+def open_sandbox_level(config: Config, directory: Path) -> Sandboxes:
+    from longtail.sandboxes.probe import open_sandboxes
+
+    return open_sandboxes(config.sandbox.level, directory, config.sandbox.max_live)
 
 
 def weight_directory(stack: AsyncExitStack) -> Path:

@@ -57,6 +57,10 @@ class HFRenderer:
         ids = self._encode(self._behind_reply(messages), ["", *(message.content for message in messages)])
         return ids[1:] if ended and ids[0] == self._turn_end else ids
 
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Ids of plain text; a control token spelled out in it stays text."""
+        return tuple(self._plain("\ue0000\ue001", [text]))
+
     def text(self, ids: Sequence[int]) -> str:
         return self._tokenizer.decode([i for i in ids if i not in self._control_ids], skip_special_tokens=False)
 
