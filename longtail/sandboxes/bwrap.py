@@ -36,6 +36,15 @@ _NAMES_BYTES = 4 << 20  # for the paths in a list or snapshot
 _MOST_STDIN = 16 << 20
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seat:
+    """A nurse and the cgroup it lives in, for one sandbox after another."""
+
+    limits: SandboxLimits
+    cgroup: Cgroup | None
+    nurse: launcher.Nurse
+
+
 class BwrapSandboxes:
     """Makes sandboxes. `max_live` may be open at the same time; create() waits for a free place."""
 
@@ -53,7 +62,9 @@ class BwrapSandboxes:
         self._cgroups = Cgroups(path.name)
         self._directory.note(self._cgroups.parents)
         self._launcher = launcher.Launcher(path / "code", path / "lower", path / "launcher.log")
+        self._max_live = max_live
         self._places = asyncio.Semaphore(max_live)
+        self._seats: list[_Seat] = []  # free, the last used at the end
         self._live: set[BwrapSandbox] = set()
         self._deleting: set[asyncio.Task[None]] = set()
 
@@ -81,15 +92,27 @@ class BwrapSandboxes:
         except BaseException:
             self._places.release()
             raise
-        cgroup = None if self._cgroups.reason else self._cgroups.acquire(spec.limits)
-        sandbox = BwrapSandbox(self, _Resources(spec=spec, lower=lower, cgroup=cgroup))
+        sandbox = BwrapSandbox(self, spec, lower)
         self._live.add(sandbox)
         try:
-            await sandbox.start(self._launcher)
+            await sandbox.start(await self._take_seat(spec.limits))
         except BaseException:
             await sandbox.close()
             raise
         return sandbox
+
+    async def _take_seat(self, limits: SandboxLimits) -> _Seat:
+        for seat in reversed(self._seats):
+            if seat.limits == limits:
+                self._seats.remove(seat)
+                return seat
+        cgroup = None if self._cgroups.reason else await asyncio.to_thread(self._cgroups.make, limits)
+        fds = [] if cgroup is None else cgroup.open()
+        try:
+            return _Seat(limits=limits, cgroup=cgroup, nurse=await self._launcher.nurse(fds))
+        finally:
+            for fd in fds:
+                os.close(fd)
 
     async def _hold_layer(self, files: Mapping[str, bytes]) -> str:
         big = sum(map(len, files.values())) > 1 << 20
@@ -100,59 +123,58 @@ class BwrapSandboxes:
         return lower
 
     def give_back(self, sandbox: BwrapSandbox) -> None:
-        """Take the resources of a dead sandbox. Called once by each."""
+        """Take what a dead sandbox held. Called once by each."""
         self._live.discard(sandbox)
-        resources = sandbox.resources
-        if resources.cgroup is not None:
-            self._cgroups.release(resources.cgroup)
-        for path in self._layers.release(resources.lower):
-            task = asyncio.create_task(asyncio.to_thread(_delete, path))
+        self._places.release()
+        unused = self._layers.release(sandbox.lower)
+        if sandbox.seat is not None:
+            self._seats.append(sandbox.seat)
+        if len(self._seats) > self._max_live:
+            seat = self._seats.pop(0)
+            seat.nurse.close()
+            unused += () if seat.cgroup is None else seat.cgroup.directories
+        if unused:
+            task = asyncio.create_task(asyncio.to_thread(layers.delete, unused))
             self._deleting.add(task)
             task.add_done_callback(self._deleting.discard)
-        self._places.release()
 
     async def close(self) -> None:
         """End every sandbox and remove everything from disk."""
         await asyncio.gather(*(sandbox.close() for sandbox in tuple(self._live)))
+        for seat in self._seats:
+            seat.nurse.close()
         await self._launcher.close()
         await asyncio.gather(*self._deleting)
         await asyncio.to_thread(self._cgroups.close)
         await asyncio.to_thread(self._directory.close)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Resources:
-    spec: SandboxSpec
-    lower: str
-    cgroup: Cgroup | None
-
-
 class BwrapSandbox:
     """One sandbox. After SandboxLost only close() is of use."""
 
-    def __init__(self, owner: BwrapSandboxes, resources: _Resources) -> None:
+    def __init__(self, owner: BwrapSandboxes, spec: SandboxSpec, lower: str) -> None:
         self._owner = owner
-        self.resources = resources
-        self._limits = resources.spec.limits
-        self._lower_bytes = sum(map(len, resources.spec.files.values()))
+        self._limits = spec.limits
+        self._lower_bytes = sum(map(len, spec.files.values()))
+        self.lower = lower
+        self.seat: _Seat | None = None  # None: not started, or its seat cannot be used again
         self._socket: socket.socket | None = None
         self._pidfd = -1
         self._turn = asyncio.Lock()
         self._lost = ""
         self._ending: asyncio.Task[None] | None = None
 
-    async def start(self, by: launcher.Launcher) -> None:
+    async def start(self, seat: _Seat) -> None:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         self._socket = ours
-        cgroup = self.resources.cgroup
-        fds = [] if cgroup is None else cgroup.open()
         try:
-            self._pidfd = await by.launch(self._request(), [theirs.fileno(), *fds])
+            self._pidfd = await seat.nurse.launch(self._request(seat.cgroup), theirs.fileno())
+        except (OSError, TimeoutError) as error:
+            raise SandboxLost(f"the sandbox launcher does not answer: {error}") from None
         finally:
             theirs.close()
-            for fd in fds:
-                os.close(fd)
+        self.seat = seat
         try:
             async with asyncio.timeout(_START_S):
                 ready = wire.unpack(await self._receive(64))
@@ -161,14 +183,14 @@ class BwrapSandbox:
         if ready != [b"ready"]:
             raise SandboxLost("the agent of a new sandbox did not start")
 
-    def _request(self) -> dict[str, Any]:
+    def _request(self, cgroup: Cgroup | None) -> dict[str, Any]:
         limits = self._limits
-        memory = 0 if self.resources.cgroup is not None else limits.memory_mb << 20
+        memory = 0 if cgroup is not None else limits.memory_mb << 20
         rlimits = {"RLIMIT_CORE": 0, "RLIMIT_NPROC": limits.processes + 2, "RLIMIT_NOFILE": 1024}
         if memory:
             rlimits["RLIMIT_DATA"] = memory
         return {
-            "lower": self.resources.lower,
+            "lower": self.lower,
             "workspace": limits.workspace_mb << 20,
             "agent": {"memory": memory, "output": limits.output_kb << 10, "snapshot": self._most_bytes()},
             "rlimits": rlimits,
@@ -214,7 +236,7 @@ class BwrapSandbox:
             raise await self._lose("its agent sent a malformed answer") from None
 
     def _oom_kills(self) -> int:
-        return 0 if self.resources.cgroup is None else self.resources.cgroup.oom_kills()
+        return 0 if self.seat is None or self.seat.cgroup is None else self.seat.cgroup.oom_kills()
 
     async def read(self, path: str, *, limit: int = 1 << 20) -> bytes:
         """At most `limit` bytes from the start of a regular file."""
@@ -306,7 +328,7 @@ class BwrapSandbox:
         if self._pidfd >= 0:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_END_S):
-                    await _readable(self._pidfd)
+                    await launcher.readable(self._pidfd)
             os.close(self._pidfd)
             self._pidfd = -1
         async with self._turn:  # a call that is under way sees the end of the socket first
@@ -324,19 +346,3 @@ def check_command(argv: Sequence[str], stdin: bytes, env: Mapping[str, str]) -> 
         raise ValueError("arguments and environment cannot hold NUL, nor names of variables '='")
     if len(stdin) > _MOST_STDIN:
         raise ValueError(f"stdin must be at most {_MOST_STDIN} bytes, got {len(stdin)}")
-
-
-async def _readable(fd: int) -> None:
-    loop = asyncio.get_running_loop()
-    future = loop.create_future()
-    loop.add_reader(fd, lambda: future.done() or future.set_result(None))
-    try:
-        await future
-    finally:
-        loop.remove_reader(fd)
-
-
-def _delete(path: Path) -> None:
-    import shutil
-
-    shutil.rmtree(path, ignore_errors=True)

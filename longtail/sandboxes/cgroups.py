@@ -1,7 +1,6 @@
 """Memory and process limits by cgroup, below the driver's own cgroup: v1, or v2 where its controllers are delegated.
 
-Cgroups are kept and used again, because the kernel makes and forgets them slowly. Where none can be made, `reason` says
-why, and the driver reports weaker limits.
+Where none can be made, `reason` says why, and the driver reports weaker limits.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from pathlib import Path
 
 from longtail.types import SandboxLimits
 
-_OVERHEAD_BYTES = 32 << 20  # the agent's own pages, which are not the policy's
-_OVERHEAD_PROCESSES = 3  # bubblewrap, pid 1 and the agent
+_OVERHEAD_BYTES = 32 << 20  # the nurse's and the agent's own pages, which are not the policy's
+_OVERHEAD_PROCESSES = 4  # the nurse, bubblewrap, pid 1 and the agent
 _OWN = ("memory", "pids")
 
 
@@ -25,7 +24,6 @@ class Cgroup:
     """One sandbox's directories: one for v2, one for each controller of v1."""
 
     directories: tuple[Path, ...]
-    limits: SandboxLimits
 
     def open(self) -> list[int]:
         """Descriptors on which a process joins by writing "0"."""
@@ -41,10 +39,9 @@ class Cgroup:
 
 
 class Cgroups:
-    """Hands out cgroups. `reason` is "" when they work."""
+    """Makes cgroups. `reason` is "" when they work."""
 
     def __init__(self, name: str, proc: Path = Path("/proc/self")) -> None:
-        self._free: dict[SandboxLimits, list[Cgroup]] = {}
         self._count = 0
         self.parents: tuple[Path, ...] = ()
         self.version, self.reason = 0, ""
@@ -58,15 +55,12 @@ class Cgroups:
                 self.parents += (path,)
             if self.version == 2:
                 (made[0] / "cgroup.subtree_control").write_text("+memory +pids", "ascii")
-            self.release(self.acquire(SandboxLimits()))
+            remove(self.make(SandboxLimits()).directories)
         except OSError as error:
             self.close()
             self.reason = f"no writable cgroup ({error.strerror or error})"
 
-    def acquire(self, limits: SandboxLimits) -> Cgroup:
-        free = self._free.get(limits)
-        if free:
-            return free.pop()
+    def make(self, limits: SandboxLimits) -> Cgroup:
         self._count += 1
         directories = tuple(path / f"box-{self._count}" for path in self.parents)
         for path in directories:
@@ -81,15 +75,11 @@ class Cgroups:
             with contextlib.suppress(OSError):
                 (directories[0] / "memory.swap.max").write_text("0", "ascii")
         (directories[-1] / "pids.max").write_text(str(limits.processes + _OVERHEAD_PROCESSES), "ascii")
-        return Cgroup(directories=directories, limits=limits)
-
-    def release(self, cgroup: Cgroup) -> None:
-        """Take back the cgroup of a dead sandbox."""
-        self._free.setdefault(cgroup.limits, []).append(cgroup)
+        return Cgroup(directories=directories)
 
     def close(self) -> None:
         remove(self.parents)
-        self.parents, self._free = (), {}
+        self.parents = ()
 
 
 def remove(parents: Sequence[Path]) -> None:

@@ -93,115 +93,93 @@ def _describe(code: Path, layers: Path) -> dict[str, Any]:
     }
 
 
+class Nurse:
+    """One nurse process (inside/nurse.py), which brings up one sandbox at a time. Its socket is its life."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self._channel = channel
+
+    async def launch(self, request: Mapping[str, Any], control: int) -> int:
+        """Start a sandbox; returns a pidfd of its pid 1. Raises SandboxLost with the cause; ConnectionError when the
+        nurse is gone, TimeoutError when it does not answer."""
+        socket.send_fds(self._channel, [json.dumps(request).encode()], [control])
+        async with asyncio.timeout(_START_S):
+            await readable(self._channel.fileno())
+        message, fds, _, _ = socket.recv_fds(self._channel, 1 << 16, 1, socket.MSG_CMSG_CLOEXEC)
+        if not message:
+            raise ConnectionResetError("the sandbox launcher has ended")
+        if not fds:
+            raise SandboxLost(f"cannot start a sandbox: {json.loads(message)['error']}")
+        return fds[0]
+
+    def close(self) -> None:
+        self._channel.close()
+
+
 class Launcher:
-    """Owns the launcher process. Not started before it is first used; to be used from one event loop."""
+    """Owns the launcher process. Started when it is first used; to be used from one event loop."""
 
     def __init__(self, code: Path, layers: Path, log: Path) -> None:
         self._code, self._layers, self._log = code, layers, log
         self._process: subprocess.Popen[bytes] | None = None
-        self._socket: socket.socket | None = None
-        self._waiting: dict[int, asyncio.Future[int]] = {}
-        self._ready: asyncio.Future[None] | None = None
-        self._number = 0
+        self._channel: socket.socket | None = None
+        self._starting = asyncio.Lock()
 
-    async def launch(self, request: Mapping[str, Any], fds: Sequence[int]) -> int:
-        """Start a sandbox; returns a pidfd of its pid 1. Raises SandboxLost, with the cause."""
-        if self._ready is None:
-            self._start()
-        assert self._ready is not None
-        await asyncio.shield(self._ready)
-        if self._socket is None:
-            raise SandboxLost("the sandbox launcher has ended")
-        self._number += 1
-        number = self._number
-        future = self._waiting[number] = asyncio.get_running_loop().create_future()
-        try:
-            message = json.dumps({"id": number, **request}).encode()
-            socket.send_fds(self._socket, [message], list(fds))
-            async with asyncio.timeout(_START_S):
-                return await future
-        except (OSError, TimeoutError) as error:
-            raise SandboxLost(f"the sandbox launcher does not answer: {str(error) or 'timeout'}") from None
-        finally:
-            del self._waiting[number]
-
-    def _start(self) -> None:
+    async def nurse(self, cgroup: Sequence[int]) -> Nurse:
+        """A new nurse, which joins the cgroups of these cgroup.procs files. Raises SandboxLost."""
+        async with self._starting:
+            if self._channel is None:
+                await self._start()
+        assert self._channel is not None
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
-        loop = asyncio.get_running_loop()
-        self._socket, self._ready = ours, loop.create_future()
+        try:
+            socket.send_fds(self._channel, [b"nurse"], [theirs.fileno(), *cgroup])
+        except OSError as error:
+            ours.close()
+            await self.close()  # the next nurse starts another launcher
+            raise SandboxLost(f"the sandbox launcher ended: {error.strerror}") from None
+        finally:
+            theirs.close()
+        return Nurse(ours)
+
+    async def _start(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        self._channel = ours
         start = f"import os, sys; os.dup2({theirs.fileno()}, 3); sys.path.insert(0, sys.argv.pop()); "
         command = [sys.executable, "-I", "-S", "-c", f"{start}from _longtail import stage; stage.main()"]
-        library = {k: v for k, v in os.environ.items() if k == "LD_LIBRARY_PATH"}
-        with self._log.open("ab") as log:
+        with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 [*command, json.dumps(_describe(self._code, self._layers)), str(self._code)],
                 stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,  # pipes, because programs inherit how the launcher's interpreter saw its streams
+                stdout=subprocess.PIPE,  # pipes: programs inherit what the launcher's interpreter found its streams to be
                 stderr=log,
                 pass_fds=[theirs.fileno()],
-                env=library,
+                env={name: value for name, value in os.environ.items() if name == "LD_LIBRARY_PATH"},
             )
         theirs.close()
-        loop.add_reader(ours, self._read)
-        loop.call_later(_START_S, self._expire, self._ready)
-
-    def _expire(self, ready: asyncio.Future[None]) -> None:
-        if not ready.done():
-            self._lose("it did not start in time")
-
-    def _read(self) -> None:
-        assert self._socket is not None
         try:
-            message, fds, _, _ = socket.recv_fds(self._socket, 1 << 16, 4, socket.MSG_CMSG_CLOEXEC)
-        except BlockingIOError:
-            return
-        except OSError:
-            message, fds = b"", []
+            async with asyncio.timeout(_START_S):
+                await readable(ours.fileno())
+            message = ours.recv(64)
+        except (OSError, TimeoutError):
+            message = b""
         if not message:
-            self._lose()
-            return
-        reply: dict[str, Any] = json.loads(message)
-        assert self._ready is not None
-        if not self._ready.done():
-            self._ready.set_result(None)
-            return
-        future = self._waiting.get(reply["id"])
-        if future is None or future.done():
-            for fd in fds:
-                os.close(fd)  # nobody waits any more: the sandbox ends when its agent's socket closes
-        elif "error" in reply:
-            future.set_exception(SandboxLost(f"cannot start a sandbox: {reply['error']}"))
-        else:
-            future.set_result(fds[0])
-
-    def _lose(self, reason: str = "") -> None:
-        """The launcher has ended: fail who waits. The next launch starts another one."""
-        words = reason or (self._log.read_text("utf-8", "replace").strip().splitlines() or ["it said nothing"])[-1]
-        error = SandboxLost(f"the sandbox launcher ended: {words}")
-        for future in (self._ready, *self._waiting.values()):
-            if future is not None and not future.done():
-                future.set_exception(error)
-        if self._ready is not None and self._ready.done():
-            self._ready.exception()  # seen, also when nobody waits
-        self._end()
-        self._ready = None
-
-    def _end(self) -> None:
-        if self._socket is not None:
-            asyncio.get_running_loop().remove_reader(self._socket)
-            self._socket.close()
-            self._socket = None
-        if self._process is not None:
-            for pipe in (self._process.stdin, self._process.stdout):
-                assert pipe is not None
-                pipe.close()
+            await self.close()
+            said = self._log.read_text("utf-8", "replace").strip().splitlines()
+            raise SandboxLost(f"the sandbox launcher did not start: {said[-1] if said else 'it says nothing'}")
 
     async def close(self) -> None:
         """End the launcher, and with it every sandbox that is left."""
-        self._end()
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
         if self._process is not None:
             process, self._process = self._process, None
+            for pipe in (process.stdin, process.stdout):
+                assert pipe is not None
+                pipe.close()
             try:
                 await asyncio.to_thread(process.wait, 5)
             except subprocess.TimeoutExpired:
@@ -209,3 +187,12 @@ class Launcher:
                 await asyncio.to_thread(process.wait)
 
 
+async def readable(fd: int) -> None:
+    """Wait until a descriptor can be read, or a process has ended when it is a pidfd."""
+    loop = asyncio.get_running_loop()
+    future = loop.create_future()
+    loop.add_reader(fd, lambda: future.done() or future.set_result(None))
+    try:
+        await future
+    finally:
+        loop.remove_reader(fd)

@@ -1,9 +1,9 @@
 """The driver's directory on disk: lower layers of workspaces, written once, and what a dead driver left.
 
-    workdir/driver-XXXX/   held by a lock for as long as its driver lives
-        lock               the lock; its content names cgroups to remove with the directory
-        code/              what the launcher runs
-        lower/<digest>/    the files of a spec, read-only for its sandboxes
+workdir/driver-XXXX/   held by a lock for as long as its driver lives
+    lock               the lock; its content names cgroups to remove with the directory
+    code/              what the launcher runs
+    lower/<digest>/    the files of a spec, read-only for its sandboxes
 """
 
 from __future__ import annotations
@@ -140,3 +140,10 @@ def fill(root: Path, files: Mapping[str, bytes]) -> None:
                 file.write(data)
         except (FileExistsError, NotADirectoryError, IsADirectoryError):
             raise UserError(f"sandbox file {name!r}: its path collides with another file of the spec") from None
+
+
+def delete(paths: Sequence[Path]) -> None:
+    """Remove directories and cgroups; never raises."""
+    cgroups.remove([path for path in paths if (path / "cgroup.procs").exists()])
+    for path in paths:
+        shutil.rmtree(path, ignore_errors=True)

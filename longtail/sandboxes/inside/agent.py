@@ -13,6 +13,7 @@ import errno
 import os
 import resource
 import select
+import shutil
 import signal
 import sys
 import time
@@ -24,6 +25,7 @@ ROOT = "/workspace"
 CONTROL = 3  # the descriptor of the socket to the driver
 _WATCH_S = 0.05  # how often memory is looked at and orphans are reaped during an exec
 _CHUNK = 1 << 16
+_PYTHON_IGNORES = (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ)
 
 
 class Program(Exception):  # noqa: N818
@@ -53,7 +55,9 @@ class Agent:
         }
         _send([b"ready"])
         while True:
-            operation, *arguments = wire.unpack(_receive_exactly(int.from_bytes(_receive_exactly(wire.HEADER), "little")))
+            operation, *arguments = wire.unpack(
+                _receive_exactly(int.from_bytes(_receive_exactly(wire.HEADER), "little"))
+            )
             try:
                 _send([b"ok", *handlers[operation](*arguments)])
             except OSError as error:
@@ -93,9 +97,7 @@ class _Job:
         os.set_blocking(out_write, True)
         os.set_blocking(err_write, True)
         source = _input(stdin)
-        self._pid = os.fork()
-        if not self._pid:
-            _become(argv, env, (source, out_write, err_write), fast)
+        self._pid = (_fork if fast else _spawn)(argv, env, (source, out_write, err_write))
         for fd in (source, out_write, err_write):
             os.close(fd)
         self._streams = {out: bytearray(), err: bytearray()}
@@ -175,28 +177,52 @@ def _input(data: bytes) -> int:
     return fd
 
 
-def _become(argv: Sequence[str], env: Mapping[str, str], streams: Sequence[int], fast: bool) -> None:
-    """In the child: never returns."""
+def _spawn(argv: Sequence[str], env: Mapping[str, str], streams: Sequence[int]) -> int:
+    """Start a program. One that cannot be started is a process that says so, as a shell's would."""
+    actions = [(os.POSIX_SPAWN_DUP2, fd, target) for target, fd in enumerate(streams)]
+    found = argv[0] if "/" in argv[0] else shutil.which(argv[0], path=env.get("PATH", os.defpath)) or argv[0]
+    try:
+        pid = os.posix_spawn(found, argv, env, file_actions=actions, setsid=True, setsigdef=_PYTHON_IGNORES)
+    except OSError as error:
+        if error.errno in (errno.EAGAIN, errno.ENOMEM):
+            raise
+        return _fail(streams[2], f"{argv[0]}: {error.strerror}\n", 127 if error.errno == errno.ENOENT else 126)
+    with contextlib.suppress(OSError):
+        _prefer_for_oom(pid)
+    return pid
+
+
+def _fail(stderr: int, message: str, code: int) -> int:
+    os.write(stderr, os.fsencode(message))
+    if not (pid := os.fork()):
+        os._exit(code)
+    return pid
+
+
+def _fork(argv: Sequence[str], env: Mapping[str, str], streams: Sequence[int]) -> int:
+    """Fork a child for a Python program. Raises Program in the child."""
+    if pid := os.fork():
+        return pid
     try:
         os.setsid()
         for target, fd in enumerate(streams):
             os.dup2(fd, target)
         linux.set_dumpable(True)
-        with open("/proc/self/oom_score_adj", "wb", buffering=0) as file:
-            file.write(b"1000")  # short of memory, the kernel takes this process before the agent
-        os.closerange(CONTROL, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-        if fast:
-            raise Program(argv, env)
-        for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
-            signal.signal(number, signal.SIG_DFL)
-        os.execvpe(argv[0], list(argv), dict(env))
-    except Program:
-        raise
-    except OSError as error:
-        os.write(2, os.fsencode(f"{argv[0]}: {error.strerror}\n"))
-        os._exit(127 if isinstance(error, FileNotFoundError) else 126)
+        _prefer_for_oom(os.getpid())
+        close_from(CONTROL)
     except BaseException:
         os._exit(126)
+    raise Program(argv, env)
+
+
+def close_from(fd: int) -> None:
+    os.closerange(fd, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+
+
+def _prefer_for_oom(pid: int) -> None:
+    """Short of memory, the kernel takes this process before the agent."""
+    with open(f"/proc/{pid}/oom_score_adj", "wb", buffering=0) as file:
+        file.write(b"1000")
 
 
 def _memory_used() -> int:

@@ -12,6 +12,7 @@ CLONE_NEWIPC = 0x0800_0000
 CLONE_NEWUSER = 0x1000_0000
 CLONE_NEWPID = 0x2000_0000
 CLONE_NEWNET = 0x4000_0000
+OTHER_NAMESPACES = CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWNET
 
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_BIND, MS_REC, MS_PRIVATE = 1, 2, 4, 4096, 16384, 1 << 18
 
@@ -25,6 +26,7 @@ _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT = 36, 38, 47
 _PR_CAP_AMBIENT_CLEAR_ALL, _SECCOMP_MODE_FILTER = 4, 2
 
 _libc = ctypes.CDLL(None, use_errno=True)
+_libc.prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
 
 
 def _check(result: int, what: str) -> None:
@@ -56,7 +58,12 @@ def enter_root(new_root: str, old_inside: str) -> None:
     """Make `new_root` this mount namespace's root and drop the old one. `old_inside` is a directory in the new root."""
     _check(_libc.pivot_root(new_root.encode(), (new_root + old_inside).encode()), "pivot_root")
     os.chdir("/")
-    _check(_libc.umount2(old_inside.encode(), _MNT_DETACH), "umount of the old root")
+    unmount(old_inside)
+
+
+def unmount(target: str) -> None:
+    """Take a mount from the tree; it lives on where it is in use."""
+    _check(_libc.umount2(target.encode(), _MNT_DETACH), f"umount {target}")
 
 
 def unshare(flags: int) -> None:
@@ -67,9 +74,8 @@ def setns(fd: int, flags: int) -> None:
     _check(_libc.setns(fd, flags), "setns")
 
 
-def _prctl(option: int, *arguments: object) -> int:
-    padded = [ctypes.c_ulong(a) if isinstance(a, int) else a for a in (*arguments, 0, 0, 0, 0)[:4]]
-    return _libc.prctl(option, *padded)
+def _prctl(option: int, first: int = 0, second: int = 0) -> int:
+    return _libc.prctl(option, first, second, 0, 0)
 
 
 def set_dumpable(on: bool) -> None:
@@ -100,4 +106,4 @@ class _FilterProgram(ctypes.Structure):
 
 def _install_filter(code: bytes) -> None:
     program = _FilterProgram(len(code) // 8, code)
-    _check(_prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(program)), "seccomp")
+    _check(_prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.addressof(program)), "seccomp")

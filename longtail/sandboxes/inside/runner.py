@@ -1,22 +1,27 @@
 """`python script | -c code | -m module` without starting an interpreter.
 
 The agent holds an initialised interpreter with common modules imported. A forked child of it becomes the program: this
-file gives it the state that a new interpreter would have. What cannot be given (interpreter options, PYTHON* variables,
-a module of the program that shadows an imported one) runs in a new interpreter. Known differences that remain: frames of
-the agent lie below the program's (`sys._getframe`, recursion is a few frames deeper), and a directory that the program
-itself puts on sys.path cannot shadow a module that was imported before.
+file gives it the state that a new interpreter would have, and ends it as an interpreter ends, without the teardown of
+modules that the program never touched. What cannot be given (interpreter options, PYTHON* variables, a module of the
+program that shadows an imported one) runs in a new interpreter. Known differences that remain: frames of the agent lie
+below the program's (`sys._getframe`, recursion is a few frames deeper), and a directory that the program itself puts on
+sys.path cannot shadow a module that was imported before.
 """
 
 from __future__ import annotations
 
+import atexit
+import builtins
 import gc
 import os
 import runpy
 import signal
 import sys
+import threading
 from collections.abc import Mapping, Sequence
-from importlib.machinery import SourceFileLoader
-from types import CodeType, TracebackType
+from importlib.machinery import BuiltinImporter, SourceFileLoader
+from types import CodeType, ModuleType, TracebackType
+from typing import NoReturn
 
 _NAMES = ("python", "python3")
 _REAL = "/opt/bin/python"
@@ -37,11 +42,8 @@ def freeze_state() -> None:
     gc.freeze()
 
 
-def become(argv: Sequence[str], env: Mapping[str, str], fresh: frozenset[str]) -> None:
-    """Run the program in this process. Returns or raises SystemExit when it ends, as a main module does.
-
-    `fresh` are the modules that a new interpreter has.
-    """
+def become(argv: Sequence[str], env: Mapping[str, str], fresh: frozenset[str]) -> NoReturn:
+    """Be this program until it ends. `fresh` are the modules that a new interpreter has."""
     option, rest = (argv[1], argv[2:]) if argv[1] in ("-c", "-m") else ("", argv[1:])
     directory = "" if option == "-c" else os.getcwd() if option else os.path.dirname(os.path.realpath(rest[0]))
     if (not option and not os.path.isfile(rest[0])) or _shadows(directory or ".", fresh):
@@ -52,11 +54,10 @@ def become(argv: Sequence[str], env: Mapping[str, str], fresh: frozenset[str]) -
     sys.path[0] = directory
     sys.orig_argv[:] = argv
     sys.argv[:] = [option or rest[0], *rest[1:]]
-    main = sys.modules["__main__"].__dict__
-    for name in [name for name in main if not name.startswith("__")]:
-        del main[name]
-    main["__doc__"] = None
-    _report(_run(option, rest[0], main))
+    before = frozenset(sys.modules) - {"__main__"}
+    _make_main(option, rest[0])
+    code = _report(_run(option, rest[0]))
+    _leave(code, before)
 
 
 def _shadows(directory: str, fresh: frozenset[str]) -> bool:
@@ -68,26 +69,32 @@ def _shadows(directory: str, fresh: frozenset[str]) -> bool:
     return any(name in sys.modules and name not in fresh for name in names)
 
 
-def _run(option: str, program: str, main: dict[str, object]) -> BaseException | None:
+def _make_main(option: str, program: str) -> None:
+    """A new main module: nothing but sys.modules and the program refers to it, so that it can be collected at the end."""
+    main = ModuleType("__main__")
+    main.__dict__.update(__annotations__={}, __builtins__=builtins, __loader__=BuiltinImporter)
+    if not option:
+        path = os.path.abspath(program)
+        main.__dict__.update(__file__=path, __cached__=None, __loader__=SourceFileLoader("__main__", path))
+    sys.modules["__main__"] = main
+
+
+def _run(option: str, program: str) -> BaseException | None:
     """Run the main module; returns what it raised, with this file's frames cut from the traceback."""
     try:
         if option == "-m":
             runpy._run_module_as_main(program)  # pyright: ignore  # what the interpreter itself calls for -m
         else:
-            exec(_compile(option, program, main), main)
-    except SystemExit:
-        raise
+            exec(_compile(option, program), sys.modules["__main__"].__dict__)
     except BaseException as error:
         return error.with_traceback(_below(error.__traceback__))
     return None
 
 
-def _compile(option: str, program: str, main: dict[str, object]) -> CodeType:
-    if option == "-c":
+def _compile(option: str, program: str) -> CodeType:
+    if option:
         return compile(program, "<string>", "exec", dont_inherit=True)
     path = os.path.abspath(program)
-    main["__file__"], main["__cached__"] = path, None
-    main["__loader__"] = SourceFileLoader("__main__", path)
     with open(path, "rb") as file:
         return compile(file.read(), path, "exec", dont_inherit=True)
 
@@ -98,13 +105,39 @@ def _below(traceback: TracebackType | None) -> TracebackType | None:
     return traceback
 
 
-def _report(error: BaseException | None) -> None:
-    """What the interpreter does with an exception that leaves the main module."""
+def _report(error: BaseException | None) -> int:
+    """What the interpreter does with what leaves the main module; returns the exit code."""
     if error is None:
-        return
-    sys.excepthook(type(error), error, error.__traceback__)
-    if isinstance(error, KeyboardInterrupt):
-        sys.stdout.flush()
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        os.kill(os.getpid(), signal.SIGINT)
-    sys.exit(1)
+        return 0
+    if not isinstance(error, SystemExit):
+        sys.excepthook(type(error), error, error.__traceback__)
+        return -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
+    if error.code is None or isinstance(error.code, int):
+        return (error.code or 0) & 0xFF
+    sys.stderr.write(f"{error.code}\n")
+    return 1
+
+
+def _leave(code: int, before: frozenset[str]) -> NoReturn:
+    """End as an interpreter does: threads, atexit, buffers, then the finalizers of the program's objects."""
+    threading._shutdown()  # pyright: ignore
+    atexit._run_exitfuncs()
+    flushed = _flush()
+    for name in [name for name in sys.modules if name not in before]:
+        del sys.modules[name]
+    gc.collect()
+    flushed = _flush() and flushed
+    if code < 0:
+        signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code if flushed else 120)
+
+
+def _flush() -> bool:
+    for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
+        try:
+            if stream is not None and not stream.closed:
+                stream.flush()
+        except (OSError, ValueError, AttributeError):
+            return False
+    return True

@@ -51,7 +51,12 @@ def main() -> None:
     linux.mount("proc", "/proc", "proc", linux.MS_NOSUID | linux.MS_NODEV)
     os.set_inheritable(driver, True)
     start = "import sys; fresh = frozenset(sys.modules); sys.path[0] = '/opt/longtail'; from _longtail import zygote"
-    command = [setup["python"], "-c", f"{start}; zygote.main(fresh)", json.dumps({**setup["options"], "driver": driver})]
+    command = [
+        setup["python"],
+        "-c",
+        f"{start}; zygote.main(fresh)",
+        json.dumps({**setup["options"], "driver": driver}),
+    ]
     os.execve(setup["python"], command, setup["env"])
 
 
