@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 from longtail import events as ev
@@ -19,6 +20,7 @@ from longtail.observe import metrics
 from longtail.observe.episode import Episode
 from longtail.observe.picture import draw_reward
 from longtail.observe.report import ReportData, evaluations, render_report
+from longtail.observe.text import percent, printable
 from longtail.ports import Renderer
 from longtail.types import Json, Task
 
@@ -63,6 +65,20 @@ def read_status(directory: Path) -> RunStatus:
         success_of=success_of,
         started_at_s=past.started_at_s,
     )
+
+
+def status_lines(found: Sequence[RunStatus]) -> Iterator[str]:
+    """A heading and one line per run."""
+    rows = [("run", "status", "step", "success", "of", "started"), *(_status_row(one) for one in found)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def _status_row(one: RunStatus) -> tuple[str, ...]:
+    steps = f"{one.step}/{one.num_steps}" if one.num_steps is not None else str(one.step)
+    started = datetime.fromtimestamp(one.started_at_s).strftime("%Y-%m-%d %H:%M") if one.started_at_s else "-"
+    return printable(str(one.directory)), one.status, steps, percent(one.success), one.success_of or "-", started
 
 
 def _success(directory: Path, past: History) -> tuple[float | None, str]:
