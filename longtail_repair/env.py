@@ -6,7 +6,8 @@ Files of the package may be named without its folder. Everything said is short: 
 
 Grade: the agent's sandbox is closed first. Its package files (nothing else of its workspace) go into a fresh sandbox,
 where each call of the pristine tests is evaluated; the values come back and are compared here, in the driver. Code
-under test never sees what is expected and prints into nothing: it can only pass by computing the right values.
+under test never sees what is expected and prints into nothing: it can only pass by computing the right values. (Or by
+repeating the values that the visible tests ask for, as with any grade by visible tests.)
 
 Score: {"reward", "solved", "fixed", "steps", "format"}; "reward" is the weighted sum of the others and what is trained.
 """
@@ -37,7 +38,8 @@ _MAX_GRADES = 4096
 
 
 class RepairEnv(Env):
-    """Weights of the reward's parts are the recipe's to set."""
+    """`show_failing` starts with the failing tests in the prompt; `explain` tells a model that was not trained on this
+    environment about its commands. The rest are the weights of the reward's parts."""
 
     max_observation = 1200
 
@@ -45,12 +47,13 @@ class RepairEnv(Env):
         self,
         *,
         show_failing: bool = True,
+        explain: bool = False,
         solved: float = 1.0,
         fixed: float = 0.2,
         steps: float = -0.05,
         format: float = 0.05,  # noqa: A002 - the name of the part
     ) -> None:
-        self._show_failing = show_failing
+        self._show_failing, self._explain = show_failing, explain
         self._weights = {"solved": solved, "fixed": fixed, "steps": steps, "format": format}
 
     async def setup(self, task: Task, ctx: Ctx) -> Sequence[Message]:
@@ -60,7 +63,8 @@ class RepairEnv(Env):
         modules = [self._short(path) for path in task.data["files"] if path.startswith(f"{self._package}/")]
         names = " ".join(name for name in modules if name != "__init__.py")
         failing = f"\n{task.data['failing'].rstrip()}" if self._show_failing else ""
-        return [Message(role="user", content=f"fix {self._package}: {names}{failing}")]
+        system = [Message(role="system", content=self.tool_prompt())] if self._explain else []
+        return [*system, Message(role="user", content=f"fix {self._package}: {names}{failing}")]
 
     @tool
     async def ls(self) -> str:

@@ -82,7 +82,7 @@ def repair_tasks(
     *,
     levels: Sequence[int] = (1, 2, 3),
     families: Sequence[str] = (),
-    turns: int = 16,
+    turns: int = 20,
     tokens: int = 1024,
 ) -> RepairTasks:
     """Tasks of one split: train, test (unseen tasks of the same families) or heldout (families never trained on)."""

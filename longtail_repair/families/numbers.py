@@ -1,4 +1,4 @@
-"""Training families about numbers: geometry, statistics, matrices, primes, units, polynomials."""
+"""Training families about numbers: geometry, statistics, matrices, primes, units."""
 
 FAMILIES = (
     """
@@ -377,80 +377,5 @@ def warmest(temps):
 ## all_fahrenheit convert_all to_f_list | li(-10, 30, 0, 3)
 def all_fahrenheit(temps):
     return [to_fahrenheit(temp) for temp in temps]
-""",
-    """
-name: poly
-about: Polynomials as lists of coefficients, lowest power first.
-packages: poly algebra
-modules: terms value ops root degree coef
-constants: ONE 1 2; ZERO 0
-
-## evaluate value_at apply | li(-3, 5, 0, 4), i(-2, 3)
-def evaluate(terms, x):
-    total = 0
-    for i in range(len(terms)):
-        total += terms[i] * x ** i
-    return total
-
-def evaluate(terms, x):
-    total = 0
-    for term in terms[::-1]:
-        total = total * x + term
-    return total
-
-## degree order highest | li(-3, 5, 1, 4)
-def degree(terms):
-    return len(trim(terms)) - 1
-
-## trim strip_zeros shorten | some(one(0, 0, 1, 3), 1, 5)
-def trim(terms):
-    out = list(terms)
-    while len(out) > 1 and out[-1] == 0:
-        out.pop()
-    return out
-
-## derive slope derivative | li(-3, 5, 1, 4)
-def derive(terms):
-    return [i * terms[i] for i in range(1, len(terms))]
-
-def derive(terms):
-    out = []
-    for i in range(1, len(terms)):
-        out.append(i * terms[i])
-    return out
-
-## add_poly plus sum_poly | li(-3, 5, 2, 3), li(-3, 5, 2, 3)
-def add_poly(a, b):
-    size = max(len(a), len(b))
-    return [coef(a, i) + coef(b, i) for i in range(size)]
-
-## coef term_at pick | li(1, 9, 0, 4), i(0, 5)
-def coef(terms, index):
-    if index < len(terms):
-        return terms[index]
-    return 0
-
-def coef(terms, index):
-    if index >= len(terms):
-        return 0
-    return terms[index]
-
-## multiply times scale_by | li(-3, 5, 0, 4), i(-2, 4)
-def multiply(terms, factor=ONE):
-    return [term * factor for term in terms]
-
-## is_root has_root zero_at | some(one(0, 1, -1, 2, -2), 1, 3), i(-1, 2)
-def is_root(terms, x):
-    return evaluate(terms, x) == 0
-
-## raise_by shift_up times_x | li(1, 9, 0, 3), i(0, 3)
-def raise_by(terms, power=ONE):
-    return [0] * power + terms
-
-## constant free_term first | li(0, 9, 0, 3)
-def constant(terms):
-    if not terms:
-        return 0
-    return terms[0]
 """,
 )

@@ -1,4 +1,4 @@
-"""Training families about text: words, ciphers, parsing, formatting."""
+"""Training families about text: words, ciphers, parsing, layout."""
 
 FAMILIES = (
     """

@@ -41,6 +41,9 @@ def test_the_first_prompt_says_what_is_wrong(play: Play):
     assert stage.said == ["fix shop: cart.py tax.py\n1 of 2 passed\nFAIL total(10, 2) -> 9 not 13 in cart.py"]
     _, stage = play(env(RepairEnv, show_failing=False), TASK, "submit")
     assert stage.said == ["fix shop: cart.py tax.py"]
+    _, stage = play(env(RepairEnv, explain=True), TASK, "submit")
+    assert "edit FILE START END + lines below: replace lines" in stage.said[0]
+    assert stage.said[1].startswith("fix shop")
 
 
 def test_the_tools(play: Play):
