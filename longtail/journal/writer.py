@@ -13,6 +13,7 @@ import asyncio
 import queue
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -86,8 +87,8 @@ class Writer:
             execute(self._connection, "BEGIN IMMEDIATE")
             execute_many(self._connection, _INSERT, (row for entry in entries for row in entry.rows))
             execute(self._connection, "COMMIT")
-        except apsw.Error as error:
-            if self._connection.in_transaction:  # a full disk may have rolled back already
+        except Exception as error:  # whatever it is, those who wait must hear of it
+            with suppress(apsw.Error):  # a full disk may have rolled back already
                 execute(self._connection, "ROLLBACK")
             return meaning(error, self._directory)
         return None

@@ -92,20 +92,20 @@ def events_of(trajectory):
     return [start, *calls, reward, ev.attempt_ended(trajectory)]
 
 
-@settings(max_examples=40)
+@settings(max_examples=25, deadline=None)
 @given(trajectories())
 def test_a_trajectory_comes_back_whole(trajectory):
     assert ev.trajectory_from(journaled(events_of(trajectory))) == trajectory
 
 
-@settings(max_examples=40)
+@settings(max_examples=25, deadline=None)
 @given(trajectories())
 def test_a_second_start_of_the_same_id_begins_its_record_anew(trajectory):
     twice = events_of(trajectory)[:-2] + events_of(trajectory)
     assert ev.trajectory_from(journaled(twice)) == trajectory
 
 
-@settings(max_examples=40)
+@settings(max_examples=25, deadline=None)
 @given(trajectories())
 def test_a_trajectory_without_an_end_is_unfinished_not_failed_by_the_policy(trajectory):
     record = ev.trajectory_from(journaled(events_of(trajectory)[:-2]))
@@ -118,7 +118,7 @@ def test_events_without_a_start_are_no_trajectory():
         ev.trajectory_from([])
 
 
-@settings(max_examples=40)
+@settings(max_examples=25, deadline=None)
 @given(trajectories(0), trajectories(1), st.integers(0, 5))
 def test_a_group_comes_back_from_its_admission_and_members(first, second, epoch):
     task = Task(

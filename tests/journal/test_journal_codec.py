@@ -4,7 +4,7 @@ import json
 import struct
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longtail.journal.codec import decode_arrays, encode_arrays, event_of, row_of
@@ -30,12 +30,14 @@ def bits(values):
     return [struct.pack("<d", v) if isinstance(v, float) else v for v in values]
 
 
+@settings(max_examples=50, deadline=None)
 @given(arrays=st.dictionaries(st.sampled_from(["ids", "logprobs", "versions"]), ARRAYS))
 def test_arrays_come_back_bit_for_bit(arrays):
     back = decode_arrays(encode_arrays(arrays))
     assert {name: bits(values) for name, values in back.items()} == {name: bits(v) for name, v in arrays.items()}
 
 
+@settings(max_examples=50, deadline=None)
 @given(data=st.dictionaries(ANY_TEXT, JSON, max_size=5))
 def test_payloads_come_back_even_with_lone_surrogates(data):
     event = Event(kind="note", trajectory="t", data=data, at_s=2.5)

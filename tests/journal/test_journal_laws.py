@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from longtail.errors import DiskFull, UserError
+from longtail.errors import DiskFull, InfrastructureError, UserError
 from longtail.journal import FILE_NAME, SqliteJournal, is_live, list_trajectories, load_trajectory, read_events
 from longtail.types import Event
 
@@ -147,6 +147,14 @@ async def test_a_full_disk_is_named_and_what_was_acknowledged_stays_readable(tmp
     await again.append(Event(kind="note", data={"i": acknowledged}))
     await again.close()
     assert len(list(read_events(tmp_path))) == acknowledged + 1
+
+
+async def test_a_failure_of_any_kind_in_the_writer_reaches_those_who_wait(tmp_path):
+    journal = opened(tmp_path)
+    with pytest.raises(InfrastructureError, match="UnicodeEncodeError"):
+        await asyncio.wait_for(journal.append(Event(kind="note", trajectory="\ud800")), 10)
+    await journal.close()
+    assert list(read_events(tmp_path)) == []
 
 
 async def test_a_cancelled_append_does_not_hold_up_the_others(tmp_path):

@@ -5,7 +5,7 @@ import json
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from observe_data import group, model_call, trajectory
 
@@ -107,6 +107,7 @@ def test_a_line_cut_by_a_crash_is_passed_over_and_repeated_steps_count_once(tmp_
     assert read_metrics(tmp_path / "none.jsonl") == []
 
 
+@settings(max_examples=50, deadline=None)
 @given(st.dictionaries(st.text(), st.floats() | st.integers() | st.text() | st.none()))
 def test_lines_are_strict_json(data):
     text = dump_line(data)
@@ -130,6 +131,7 @@ def test_the_observer_writes_a_line_per_step_and_tells_it_with_an_eta(tmp_path):
     assert (told[2]["successes"], told[2]["scored"], told[2]["unscored"]) == (1, 1, 1)
 
 
+@settings(max_examples=50, deadline=None)
 @given(st.integers(1, 500).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
 def test_wilson_holds_the_share_and_is_the_root_of_its_equation(case):
     successes, n = case

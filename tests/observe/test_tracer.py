@@ -1,6 +1,6 @@
 """Busy and idle seconds of lanes, on a clock that is told the time."""
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longtail.observe.tracer import LaneTracer
@@ -62,6 +62,7 @@ def test_a_body_that_raises_ends_its_busy_time():
     assert tracer.last.busy_s == {"train": 1.0}
 
 
+@settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["open", "close", "step"]), st.integers(0, 3)), max_size=40))
 def test_busy_seconds_over_all_steps_are_the_union_of_the_bodies(actions):
     clock = Clock()
