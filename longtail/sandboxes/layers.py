@@ -107,10 +107,8 @@ class Layers:
         root.chmod(0o755)
         if self._owner is None:
             return
-        os.chown(root, self._owner, self._owner)
-        for directory, directories, names in os.walk(root):
-            for entry in (*directories, *names):
-                os.chown(os.path.join(directory, entry), self._owner, self._owner)
+        for path in (root, *root.rglob("*")):
+            os.chown(path, self._owner, self._owner)
 
     def hold(self, name: str) -> None:
         self._idle.pop(name, None)
@@ -128,15 +126,14 @@ class Layers:
 
 def fill(root: Path, files: Mapping[str, bytes]) -> None:
     """Write the files of a spec below an empty directory. Raises UserError when one path is below another."""
-    made = {str(root)}
+    made = {root}
     for name, data in files.items():
-        path = f"{root}/{name}"
-        parent = os.path.dirname(path)
+        path = root / name
         try:
-            if parent not in made:
-                os.makedirs(parent, mode=0o755, exist_ok=True)
-                made.add(parent)
-            with open(path, "xb", buffering=0) as file:
+            if path.parent not in made:
+                path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+                made.add(path.parent)
+            with path.open("xb", buffering=0) as file:
                 file.write(data)
         except (FileExistsError, NotADirectoryError, IsADirectoryError):
             raise UserError(f"sandbox file {name!r}: its path collides with another file of the spec") from None

@@ -1,7 +1,7 @@
 """The seccomp filter of a sandbox, as classic BPF code for x86_64 and aarch64.
 
-It refuses what code in a sandbox never needs and what has opened kernels before: mounts, namespaces, tracing, keys, bpf,
-io_uring, userfaultfd, perf, modules, and sockets other than unix and internet ones.
+It refuses what code in a sandbox never needs and what has opened kernels before: mounts, namespaces, tracing, keys,
+bpf, io_uring, userfaultfd, perf, modules, and sockets other than unix and internet ones.
 """
 
 from __future__ import annotations

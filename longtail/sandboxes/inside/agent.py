@@ -1,6 +1,6 @@
 """The agent: one process in each sandbox that answers the driver's frames, one at a time.
 
-It starts what exec() asks for, keeps its output within bounds, and ends it: when a call returns, nothing of it is alive.
+It starts what exec() asks for, keeps its output within bounds, and ends it: when a call returns, nothing of it lives.
 That rests on three things: the agent is a child subreaper, so every descendant that loses its parent becomes its child;
 kill(-1) reaches every process of the pid namespace but pid 1 and the agent; and nothing can fork once killed.
 Code in the sandbox may kill the agent: then the driver sees the socket close, and the sandbox is lost.
@@ -13,11 +13,11 @@ import errno
 import os
 import resource
 import select
-import shutil
 import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import NoReturn
 
 from . import files, linux, runner, wire
 
@@ -28,29 +28,28 @@ _CHUNK = 1 << 16
 _PYTHON_IGNORES = (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ)
 
 
-class Program(Exception):  # noqa: N818
+class Program(Exception):
     """Raised in a forked child: unwind to the bottom of the stack and become this Python program."""
 
-    def __init__(self, argv: Sequence[str], env: Mapping[str, str]) -> None:
-        self.argv, self.env = argv, env
+    def __init__(self, argv: Sequence[str], changes: Mapping[str, str]) -> None:
+        self.argv, self.changes = argv, changes
 
 
 class Agent:
     """`memory` bounds the processes of one exec together, in bytes; 0 where a cgroup does that."""
 
-    def __init__(self, *, env: Mapping[str, str], memory: int, output: int, snapshot: int) -> None:
-        self._env = env
+    def __init__(self, *, memory: int, output: int, snapshot: int) -> None:
         self._memory = memory
         self._output = output
         self._snapshot = snapshot
 
-    def serve(self) -> None:
+    def serve(self) -> NoReturn:
         """Answer requests until the driver hangs up. Raises Program in a child."""
         handlers: dict[bytes, Callable[..., Sequence[bytes]]] = {
             b"exec": self._exec,
-            b"read": lambda path, limit: [files.read(ROOT, os.fsdecode(path), int(limit))],
-            b"write": lambda path, data: files.write(ROOT, os.fsdecode(path), data) or [],
-            b"list": lambda path: [os.fsencode(name) for name in files.listing(ROOT, os.fsdecode(path))],
+            b"read": _read,
+            b"write": _write,
+            b"list": _list,
             b"snapshot": self._take_snapshot,
         }
         _send([b"ready"])
@@ -73,7 +72,7 @@ class Agent:
         argv = [os.fsdecode(text) for text in texts[: int(count)]]
         changes = dict(os.fsdecode(text).split("=", 1) for text in texts[int(count) :])
         started = time.monotonic()
-        job = _Job(argv, {**self._env, **changes}, stdin, fast=runner.is_python(argv, changes), keep=self._output)
+        job = _Job(argv, changes, stdin, keep=self._output)
         reason = job.watch(started + float(seconds), self._memory)
         code = job.end()
         return [
@@ -85,10 +84,23 @@ class Agent:
         ]
 
 
+def _read(path: bytes, limit: bytes) -> list[bytes]:
+    return [files.read(ROOT, os.fsdecode(path), int(limit))]
+
+
+def _write(path: bytes, data: bytes) -> list[bytes]:
+    files.write(ROOT, os.fsdecode(path), data)
+    return []
+
+
+def _list(path: bytes) -> list[bytes]:
+    return [os.fsencode(name) for name in files.listing(ROOT, os.fsdecode(path))]
+
+
 class _Job:
     """One running exec."""
 
-    def __init__(self, argv: Sequence[str], env: Mapping[str, str], stdin: bytes, *, fast: bool, keep: int) -> None:
+    def __init__(self, argv: Sequence[str], changes: Mapping[str, str], stdin: bytes, *, keep: int) -> None:
         self._status: int | None = None
         self._room = keep
         self.dropped = 0
@@ -97,7 +109,8 @@ class _Job:
         os.set_blocking(out_write, True)
         os.set_blocking(err_write, True)
         source = _input(stdin)
-        self._pid = (_fork if fast else _spawn)(argv, env, (source, out_write, err_write))
+        start = _fork if runner.is_python(argv, changes) else _spawn
+        self._pid = start(argv, changes, (source, out_write, err_write))
         for fd in (source, out_write, err_write):
             os.close(fd)
         self._streams = {out: bytearray(), err: bytearray()}
@@ -177,12 +190,13 @@ def _input(data: bytes) -> int:
     return fd
 
 
-def _spawn(argv: Sequence[str], env: Mapping[str, str], streams: Sequence[int]) -> int:
+def _spawn(argv: Sequence[str], changes: Mapping[str, str], streams: Sequence[int]) -> int:
     """Start a program. One that cannot be started is a process that says so, as a shell's would."""
+    env = {**os.environ, **changes}
     actions = [(os.POSIX_SPAWN_DUP2, fd, target) for target, fd in enumerate(streams)]
-    found = argv[0] if "/" in argv[0] else shutil.which(argv[0], path=env.get("PATH", os.defpath)) or argv[0]
+    found = argv[0] if "/" in argv[0] else _find(argv[0], env)
     try:
-        pid = os.posix_spawn(found, argv, env, file_actions=actions, setsid=True, setsigdef=_PYTHON_IGNORES)
+        pid = os.posix_spawn(found, list(argv), env, file_actions=actions, setsid=True, setsigdef=_PYTHON_IGNORES)
     except OSError as error:
         if error.errno in (errno.EAGAIN, errno.ENOMEM):
             raise
@@ -192,6 +206,14 @@ def _spawn(argv: Sequence[str], env: Mapping[str, str], streams: Sequence[int]) 
     return pid
 
 
+def _find(name: str, env: Mapping[str, str]) -> str:
+    for directory in os.get_exec_path(env):
+        path = f"{directory}/{name}"
+        if os.path.isfile(path) and os.access(path, os.X_OK):
+            return path
+    return name
+
+
 def _fail(stderr: int, message: str, code: int) -> int:
     os.write(stderr, os.fsencode(message))
     if not (pid := os.fork()):
@@ -199,7 +221,7 @@ def _fail(stderr: int, message: str, code: int) -> int:
     return pid
 
 
-def _fork(argv: Sequence[str], env: Mapping[str, str], streams: Sequence[int]) -> int:
+def _fork(argv: Sequence[str], changes: Mapping[str, str], streams: Sequence[int]) -> int:
     """Fork a child for a Python program. Raises Program in the child."""
     if pid := os.fork():
         return pid
@@ -212,7 +234,7 @@ def _fork(argv: Sequence[str], env: Mapping[str, str], streams: Sequence[int]) -
         close_from(CONTROL)
     except BaseException:
         os._exit(126)
-    raise Program(argv, env)
+    raise Program(argv, changes)
 
 
 def close_from(fd: int) -> None:
@@ -257,16 +279,15 @@ def _send(fields: Sequence[bytes]) -> None:
         rest = rest[os.write(CONTROL, rest) :]
 
 
-def run(*, env: Mapping[str, str], memory: int, output: int, snapshot: int, fresh: frozenset[str]) -> None:
-    """Be the agent of the sandbox that this process has entered; in a child, be a program. Never returns to its caller
-    in the agent itself."""
+def run(*, memory: int, output: int, snapshot: int, fresh: frozenset[str]) -> NoReturn:
+    """Be the agent of the sandbox that this process has entered, and in a forked child be a program."""
     try:
-        Agent(env=env, memory=memory, output=output, snapshot=snapshot).serve()
+        Agent(memory=memory, output=output, snapshot=snapshot).serve()
     except EOFError:
         os._exit(0)
     except Program as program:
-        argv, new_env = program.argv, program.env
+        chosen = program
     except BaseException as error:
         sys.excepthook(type(error), error, error.__traceback__)
         os._exit(1)
-    runner.become(argv, new_env, fresh)
+    runner.become(chosen.argv, chosen.changes, fresh)

@@ -1,4 +1,4 @@
-"""A nurse brings up one sandbox after another: bubblewrap makes the namespaces, a fork of the nurse enters as the agent.
+"""A nurse brings up one sandbox after another: bubblewrap makes the namespaces, a fork of the nurse enters them.
 
     driver: {"lower", "workspace", "agent": {...}, "rlimits": {...}} + the agent's socket
     reply:  {} + pidfd of the sandbox's pid 1, whose end is the end of everything in it; or {"error"}
@@ -15,8 +15,8 @@ import resource
 import select
 import signal
 import socket
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Generator
+from typing import Any, NoReturn
 
 from . import agent, linux
 
@@ -55,7 +55,7 @@ class Nurse:
             os.setgroups([])
         linux.unshare(linux.CLONE_NEWNS)  # what is mounted for a sandbox is seen by no other nurse
 
-    def serve(self) -> None:
+    def serve(self) -> NoReturn:
         """One sandbox after another, until the driver hangs up. Raises Enter in each agent."""
         while True:
             message, fds, _, _ = socket.recv_fds(self._driver, 1 << 16, 1, socket.MSG_CMSG_CLOEXEC)
@@ -120,7 +120,7 @@ class Nurse:
         return hold, output, info
 
     @contextlib.contextmanager
-    def _as_user(self) -> Iterator[None]:
+    def _as_user(self) -> Generator[None]:
         """What a root launcher starts and makes here belongs to the sandboxes' user."""
         if self._uid is None:
             yield
@@ -148,7 +148,7 @@ class Nurse:
 
     def _enter(self, first: int, control: int, rlimits: dict[str, int]) -> None:
         """Leave everything of the launcher behind and be an unprivileged process of the sandbox."""
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # code in the sandbox may send it
         linux.setns(first, linux.CLONE_NEWUSER | linux.CLONE_NEWNS | linux.OTHER_NAMESPACES)
         os.setresgid(_UID, _UID, _UID)
         os.setresuid(_UID, _UID, _UID)

@@ -13,18 +13,20 @@ from __future__ import annotations
 import atexit
 import builtins
 import gc
+import importlib
 import os
 import runpy
-import signal
 import sys
-import threading
 from collections.abc import Mapping, Sequence
 from importlib.machinery import BuiltinImporter, SourceFileLoader
+from itertools import islice
 from types import CodeType, ModuleType, TracebackType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 _NAMES = ("python", "python3")
 _REAL = "/opt/bin/python"
+_run_module: Any = vars(runpy)["_run_module_as_main"]  # what the interpreter itself calls for -m
+_signal: Any = importlib.import_module("_signal")  # signal without its enums, which cost each child
 
 
 def is_python(argv: Sequence[str], changes: Mapping[str, str]) -> bool:
@@ -42,22 +44,27 @@ def freeze_state() -> None:
     gc.freeze()
 
 
-def become(argv: Sequence[str], env: Mapping[str, str], fresh: frozenset[str]) -> NoReturn:
-    """Be this program until it ends. `fresh` are the modules that a new interpreter has."""
+def become(argv: Sequence[str], changes: Mapping[str, str], fresh: frozenset[str]) -> NoReturn:
+    """Be this program until it ends, under changes to the environment. `fresh` are the modules that a new interpreter
+    has.
+
+    Every page of memory that is written to costs a copy, by reference counts too: so nothing here walks through what
+    the interpreter holds.
+    """
     option, rest = (argv[1], argv[2:]) if argv[1] in ("-c", "-m") else ("", argv[1:])
     directory = "" if option == "-c" else os.getcwd() if option else os.path.dirname(os.path.realpath(rest[0]))
     if (not option and not os.path.isfile(rest[0])) or _shadows(directory or ".", fresh):
-        os.execve(_REAL, list(argv), dict(env))
-    os.environ.clear()
-    os.environ.update(env)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+        os.execve(_REAL, list(argv), {**os.environ, **changes})
+    if changes:
+        os.environ.update(changes)
+    _signal.signal(_signal.SIGINT, _signal.default_int_handler)
     sys.path[0] = directory
     sys.orig_argv[:] = argv
     sys.argv[:] = [option or rest[0], *rest[1:]]
-    before = frozenset(sys.modules) - {"__main__"}
+    modules = len(sys.modules)
     _make_main(option, rest[0])
     code = _report(_run(option, rest[0]))
-    _leave(code, before)
+    _leave(code, modules)
 
 
 def _shadows(directory: str, fresh: frozenset[str]) -> bool:
@@ -70,7 +77,7 @@ def _shadows(directory: str, fresh: frozenset[str]) -> bool:
 
 
 def _make_main(option: str, program: str) -> None:
-    """A new main module: nothing but sys.modules and the program refers to it, so that it can be collected at the end."""
+    """A new main module. Nothing but sys.modules and the program refers to it, so that the end can collect it."""
     main = ModuleType("__main__")
     main.__dict__.update(__annotations__={}, __builtins__=builtins, __loader__=BuiltinImporter)
     if not option:
@@ -83,7 +90,7 @@ def _run(option: str, program: str) -> BaseException | None:
     """Run the main module; returns what it raised, with this file's frames cut from the traceback."""
     try:
         if option == "-m":
-            runpy._run_module_as_main(program)  # pyright: ignore  # what the interpreter itself calls for -m
+            _run_module(program)
         else:
             exec(_compile(option, program), sys.modules["__main__"].__dict__)
     except BaseException as error:
@@ -111,24 +118,26 @@ def _report(error: BaseException | None) -> int:
         return 0
     if not isinstance(error, SystemExit):
         sys.excepthook(type(error), error, error.__traceback__)
-        return -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
+        return -_signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
     if error.code is None or isinstance(error.code, int):
         return (error.code or 0) & 0xFF
     sys.stderr.write(f"{error.code}\n")
     return 1
 
 
-def _leave(code: int, before: frozenset[str]) -> NoReturn:
+def _leave(code: int, modules: int) -> NoReturn:
     """End as an interpreter does: threads, atexit, buffers, then the finalizers of the program's objects."""
-    threading._shutdown()  # pyright: ignore
-    atexit._run_exitfuncs()
+    if (threading := sys.modules.get("threading")) is not None:
+        threading._shutdown()
+    atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]
     flushed = _flush()
-    for name in [name for name in sys.modules if name not in before]:
-        del sys.modules[name]
+    imported = list(islice(reversed(sys.modules), max(len(sys.modules) - modules, 0)))
+    for name in ("__main__", *imported):
+        sys.modules.pop(name, None)
     gc.collect()
     flushed = _flush() and flushed
     if code < 0:
-        signal.signal(-code, signal.SIG_DFL)
+        _signal.signal(-code, _signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     os._exit(code if flushed else 120)
 

@@ -1,8 +1,8 @@
 """Builds the launcher's root: the few host paths that sandboxes see, read-only, at neutral places. Then becomes it.
 
-Runs as its own process, once per driver, in private mount and pid namespaces: nothing it mounts is seen by the host, and
-all of it goes away with the launcher. A root driver keeps root here and every sandbox gets a dedicated uid; any other user
-gets a user namespace.
+Runs as its own process, once per driver, in private mount and pid namespaces: nothing it mounts is seen by the host,
+and all of it goes away with the launcher. A root driver keeps root here, and its sandboxes get a dedicated uid; any
+other user gets a user namespace.
 
     /sandbox   what a sandbox sees as / (usr, etc, opt/python, opt/bin, opt/longtail and empty places for mounts)
     /usr, /etc, /opt, ...   the same, so that the launcher's interpreter finds itself where sandboxes have it
@@ -32,8 +32,8 @@ _PLACES = ("proc", "dev", "tmp", "workspace")
 
 
 def main() -> None:
-    """argv[1]: JSON of `binds` {source: place in the sandbox}, `mounts` {source: place in the launcher's root}, `hidden`
-    places to empty, `python`, `env` and `options` of the launcher."""
+    """argv[1]: JSON of `binds` {source: place in the sandbox}, `mounts` {source: place in the launcher's root}, places
+    `hidden` in the sandbox, `python`, and `env` and `options` of the launcher."""
     setup: dict[str, Any] = json.loads(sys.argv[1])
     driver = os.pidfd_open(os.getppid())
     _enter_namespaces()

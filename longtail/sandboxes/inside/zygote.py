@@ -15,20 +15,21 @@ import signal
 import socket
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from . import agent, nurse, runner
 
 _SOCKET = 3  # the descriptor of the socket to the driver
-# what an agent needs, and what programs in sandboxes often import
+# What programs in sandboxes often import. Not threading, random or logging, nor what imports them: the hooks that these
+# run in each forked child cost more than they save.
 _PRELOADED = (
     *("argparse", "ast", "collections", "contextlib", "copy", "dataclasses", "datetime", "functools", "importlib.util"),
-    *("inspect", "io", "itertools", "json", "linecache", "math", "operator", "pathlib", "random", "re", "runpy"),
-    *("string", "subprocess", "tempfile", "textwrap", "traceback", "typing", "unittest"),
+    *("inspect", "io", "itertools", "json", "linecache", "math", "operator", "pathlib", "re", "runpy", "string"),
+    *("textwrap", "traceback", "typing", "unittest"),
 )
 
 
-def _serve(driver: int, options: dict[str, Any]) -> None:
+def _serve(driver: int, options: dict[str, Any]) -> NoReturn:
     """Fork a nurse for each message of the driver: its socket, then cgroup.procs files to join."""
     channel = socket.socket(fileno=_SOCKET)
     for fd in (_SOCKET, driver):
@@ -78,8 +79,7 @@ def _reap() -> None:
 
 
 def main(fresh: frozenset[str]) -> None:
-    """argv[1]: JSON of `driver` (a pidfd) and a nurse's options. `fresh`: the modules of an interpreter that has imported
-    nothing."""
+    """argv[1]: JSON of `driver` (a pidfd) and a nurse's options. `fresh`: the modules of a new interpreter."""
     options: dict[str, Any] = json.loads(sys.argv[1])
     for name in _PRELOADED:
         importlib.import_module(name)
@@ -91,6 +91,4 @@ def main(fresh: frozenset[str]) -> None:
     except BaseException as error:
         sys.excepthook(type(error), error, error.__traceback__)
         os._exit(1)
-    else:
-        return
-    agent.run(env=dict(os.environ), fresh=fresh, **settings)
+    agent.run(fresh=fresh, **settings)
