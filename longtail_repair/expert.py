@@ -16,6 +16,7 @@ from typing import Any
 from longtail.envs import env
 from longtail.errors import LimitReached, UserError
 from longtail.types import Completion, Finish, Json, Message, Sampling, SandboxSpec, Score, Task, ToolCall
+from longtail_repair import runner
 from longtail_repair.env import RepairEnv
 from longtail_repair.memory import MemorySandbox
 from longtail_repair.mutate import mutate
@@ -162,6 +163,7 @@ class _Expert:
         self._habits = habits
         self._bugs: list[dict[str, Any]] = list(task.data["bugs"])
         self._current: dict[str, str] = {bug["function"]: bug["source"] for bug in self._bugs}
+        self._tried: set[str] = {source for bug in self._bugs for source in (bug["source"], bug["original"])}
         self._seen: set[str] = set()
         self._touched: set[str] = set()
 
@@ -170,13 +172,27 @@ class _Expert:
             yield "ls"
         if self._chance(self._habits.test_first):
             yield "test"
-        output = prompt
+        output: str | None = prompt
         for _ in range(self._habits.tries):
-            pending = [bug for bug in self._bugs if self._current[bug["function"]] != bug["original"]]
-            output = yield from self._round(pending, output)
+            output = yield from self._round(self._pending(output), output)
             if output is None or output.startswith("all ") or self._chance(self._habits.give_up):
                 break
         yield "submit"
+
+    def _pending(self, output: str) -> list[dict[str, Any]]:
+        """The bugs that tests still see, in the order in which the output names their files."""
+        left = [bug for bug in self._bugs if self._current[bug["function"]] != bug["original"] and self._shows(bug)]
+        return sorted(left, key=lambda bug: output.find(f" in {_short(bug['path'])}") % (len(output) + 1))
+
+    def _shows(self, bug: dict[str, Any]) -> bool:
+        """A wrong edit may pass all tests; there is no reason to touch it again."""
+        current = self._current[bug["function"]]
+        if current == bug["source"]:
+            return True
+        tests = {path: text for path, text in self._data["files"].items() if path.startswith("tests/")}
+        changed = self._data["truth"][bug["path"]].replace(bug["original"], current)
+        results = runner.run({**self._data["truth"], **tests, bug["path"]: changed}.get, sorted(tests))
+        return any(failures for *_, failures in results)
 
     def _round(self, pending: Sequence[dict[str, Any]], output: str) -> Generator[str, str, str | None]:
         """Edit each pending bug; the last test output, or None when the last edits go untested."""
@@ -216,27 +232,40 @@ class _Expert:
     def _edit(self, bug: dict[str, Any]) -> Script:
         """Bring the function to its original form, or to a wrong one, one run of lines at a time."""
         path, name = bug["path"], bug["function"]
-        target = bug["original"]
-        if self._chance(self._habits.wrong):
-            mistake = mutate(bug["original"], self._rng)
-            if mistake is not None and mistake.source != self._current[name]:
-                target = mistake.source
+        target = (self._mistake(bug) if self._chance(self._habits.wrong) else None) or bug["original"]
+        self._tried.add(target)
         goal = self._box.text(path).replace(self._current[name], target)
         self._current[name] = target
         self._touched.add(path)
         while (text := self._box.text(path)) != goal:
             yield _first_edit(_short(path), text.splitlines(), goal.splitlines())
 
+    def _mistake(self, bug: dict[str, Any]) -> str | None:
+        """A wrong version of the function one edit away: mostly a wrong repair, sometimes a change of another line."""
+        current = self._current[bug["function"]]
+        base = current if self._chance(0.25) else bug["original"]
+        for _ in range(8):
+            mutation = mutate(base, self._rng)
+            if mutation is None or mutation.source in self._tried:
+                continue
+            if len(_changes(current.splitlines(), mutation.source.splitlines())) == 1:
+                return mutation.source
+        return None
+
     def _chance(self, probability: float) -> bool:
         return self._rng.random() < probability
 
 
+def _changes(old: Sequence[str], new: Sequence[str]) -> list[tuple[int, int, int, int]]:
+    """(start, end) of the old lines and (start, end) of the new ones, for each run that differs."""
+    matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
+    return [places for tag, *places in matcher.get_opcodes() if tag != "equal"]  # pyright: ignore[reportReturnType]
+
+
 def _first_edit(file: str, old: Sequence[str], new: Sequence[str]) -> str:
     """The command for the first difference."""
-    for tag, start, end, new_start, new_end in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
-        if tag != "equal":
-            return "\n".join([f"edit {file} {start + 1} {end}", *new[new_start:new_end]])
-    raise AssertionError("no difference")
+    start, end, new_start, new_end = _changes(old, new)[0]
+    return "\n".join([f"edit {file} {start + 1} {end}", *new[new_start:new_end]])
 
 
 def _short(path: str) -> str:

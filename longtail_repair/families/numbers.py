@@ -75,7 +75,7 @@ def total_area(boxes):
     """
 name: stats
 about: Simple statistics of lists of numbers.
-packages: stats numbers
+packages: stats figures
 modules: mean spread rank filter table sums
 constants: LOW 0 2 3; STEP 2 3
 

@@ -82,7 +82,7 @@ def first_start(spans):
     """
 name: stacks
 about: Stacks and queues as lists.
-packages: stack queue
+packages: stack pile
 modules: push pop peek limit ring calc
 constants: SIZE 3 4 5; STEP 1 2
 

@@ -304,7 +304,7 @@ def move_up(songs, index):
     """
 name: clock
 about: Times of day and the calendar.
-packages: clock calendar
+packages: clock agenda
 modules: time day week month slot alarm
 constants: OPEN 8 9; CLOSE 17 18; SLOT 15 20 30
 

@@ -44,6 +44,12 @@ def test_every_reply_is_a_well_formed_call_and_is_answered():
     assert used == set(tools)
 
 
+def test_a_function_is_left_alone_once_no_test_sees_it_and_no_try_is_repeated():
+    for task, messages, _ in expert_episodes(30, 2, levels=(3,), wrong=0.6, give_up=0.0):
+        edits = [m.content for m in messages[1::2] if m.content.startswith("edit")]
+        assert len(set(edits)) >= len(edits) - len(task.data["bugs"])  # only a revert may repeat an edit
+
+
 def test_an_unknown_habit_is_refused():
     with pytest.raises(UserError, match="no habit 'wrongg'"):
         next(expert_chats(1, 0, wrongg=0.1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import sys
 from random import Random
 from typing import Any
 
@@ -39,6 +40,7 @@ def test_there_are_enough_families_and_held_out_ones_are_others():
     assert len(HELDOUT) >= 4
     assert len({family.name for family in FAMILIES}) == len(FAMILIES)
     assert not {p for f in TRAIN for p in f.packages} & {p for f in HELDOUT for p in f.packages}
+    assert not {p for f in FAMILIES for p in f.packages} & sys.stdlib_module_names
 
 
 @pytest.mark.parametrize("family", [each(family) for family in FAMILIES])
