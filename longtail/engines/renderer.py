@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
@@ -41,6 +42,7 @@ class HFRenderer:
         self._control = _control_tokens(self._tokenizer)
         self._control_ids = frozenset(self._control.values())
         self._split = re.compile("|".join(map(re.escape, sorted(self._control, key=len, reverse=True))) or r"(?!)")
+        self._render = lru_cache(maxsize=1024)(self._render_roles)
         self._turn_end = self._find_turn_end()
         ends = (self._turn_end, self._control.get(self._variables["eos_token"], -1))
         self._stop_ids = tuple(dict.fromkeys(end for end in ends if end >= 0))
@@ -50,11 +52,12 @@ class HFRenderer:
         return self._stop_ids
 
     def start(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        marked = [(message.role, f"\ue000{index}\ue001") for index, message in enumerate(messages)]
-        return self._encode(self._render(marked, open_turn=True), [message.content for message in messages])
+        rendered = self._render(tuple(message.role for message in messages), open_turn=True)
+        return self._encode(rendered, [message.content for message in messages])
 
     def more(self, messages: Sequence[Message], *, ended: bool) -> tuple[int, ...]:
-        ids = self._encode(self._behind_reply(messages), ["", *(message.content for message in messages)])
+        rendered = self._behind_reply(tuple(message.role for message in messages))
+        ids = self._encode(rendered, ["", "", *(message.content for message in messages)])
         return ids[1:] if ended and ids[0] == self._turn_end else ids
 
     def encode(self, text: str) -> tuple[int, ...]:
@@ -67,24 +70,25 @@ class HFRenderer:
     def transcript(self, ids: Sequence[int]) -> str:
         return self._tokenizer.decode(list(ids), skip_special_tokens=False)
 
-    def _behind_reply(self, messages: Sequence[Message]) -> str:
-        """What the template writes behind an assistant's content when `messages` follow."""
-        marked = [("user", "-"), ("assistant", "\ue0000\ue001")]
-        marked += [(message.role, f"\ue000{index}\ue001") for index, message in enumerate(messages, 1)]
-        return self._render(marked, open_turn=bool(messages)).partition("\ue0000\ue001")[2]
+    def _behind_reply(self, roles: tuple[str, ...]) -> str:
+        """What the template writes behind an assistant's content when messages of these roles follow."""
+        rendered = self._render(("user", "assistant", *roles), open_turn=bool(roles))
+        return rendered.partition(_mark(1))[2]
 
     def _find_turn_end(self) -> int:
         """The control token that ends an assistant's turn; -1 when the template has none."""
-        ids = self._encode(self._behind_reply(()), [""])
+        ids = self._encode(self._behind_reply(()), [])
         return next((i for i in ids if i in self._control_ids), -1)
 
-    def _render(self, marked: Sequence[tuple[str, str]], *, open_turn: bool) -> str:
-        messages = [{"role": role, "content": content} for role, content in marked]
+    def _render_roles(self, roles: tuple[str, ...], *, open_turn: bool) -> str:
+        """The template's text, with marks for contents."""
+        messages = [{"role": role, "content": _mark(index)} for index, role in enumerate(roles)]
         try:
             return self._template.render(messages=messages, add_generation_prompt=open_turn, **self._variables)
         except TemplateError as error:
-            roles = ", ".join(role for role, _ in marked)
-            raise UserError(f"model '{self._name}': its chat template refuses the roles {roles}: {error}") from error
+            raise UserError(
+                f"model '{self._name}': its chat template refuses the roles {', '.join(roles)}: {error}"
+            ) from error
 
     def _encode(self, rendered: str, contents: Sequence[str]) -> tuple[int, ...]:
         """Ids of rendered text: control tokens where the template wrote them, plain text everywhere else."""
@@ -113,6 +117,10 @@ class HFRenderer:
         return self._tokenizer.encode(text, add_special_tokens=False).ids if text else []
 
 
+def _mark(index: int) -> str:
+    return f"\ue000{index}\ue001"
+
+
 def _control_tokens(tokenizer: Tokenizer) -> dict[str, int]:
     """Added tokens that are no plain text: the special ones and whatever looks like a tag."""
     added = cast("Mapping[int, Any]", tokenizer.get_added_tokens_decoder())
@@ -130,10 +138,11 @@ def _file(model: str, where: Path | str, name: str) -> Path:
         if not file.is_file():
             raise UserError(f"model '{model}': {where} holds no {name}")
         return file
-    from huggingface_hub import hf_hub_download
+    import huggingface_hub
 
+    download = cast("Callable[[str, str], str]", huggingface_hub.hf_hub_download)
     try:
-        return Path(hf_hub_download(where, name))
+        return Path(download(where, name))
     except OSError as error:
         raise UserError(f"model '{model}': its {name} is not here and cannot be fetched: {error}") from error
 
@@ -156,9 +165,9 @@ def _template(model: str, where: Path | str, settings: Mapping[str, Any]) -> str
 
 def _compile(model: str, source: str) -> Any:
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-    environment.filters["tojson"] = _to_json
-    environment.globals["raise_exception"] = _refuse
-    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    cast("dict[str, Any]", environment.filters)["tojson"] = _to_json
+    names = cast("dict[str, Any]", environment.globals)
+    names |= {"raise_exception": _refuse, "strftime_now": _now}
     try:
         return environment.from_string(_GENERATION_TAGS.sub("", source))
     except TemplateError as error:
@@ -169,10 +178,14 @@ def _to_json(value: Any, indent: int | None = None) -> str:
     return json.dumps(value, ensure_ascii=False, indent=indent)
 
 
+def _now(form: str) -> str:
+    return datetime.now().strftime(form)
+
+
 def _refuse(message: str) -> NoReturn:
     raise TemplateError(message)
 
 
 def _text(token: Any) -> str:
     """A special token of the settings: a string, or an object with its content."""
-    return str(token.get("content", "")) if isinstance(token, dict) else str(token or "")
+    return str(cast("dict[str, Any]", token)["content"]) if isinstance(token, dict) else str(token or "")

@@ -110,7 +110,7 @@ def _blocks(logits_MV: Tensor) -> Tensor:
 
 
 def _cumulative(chances_MBW: Tensor) -> Tensor:
-    """Running sums of the blocks, (M, B), float64. All sums of chances come from here, so that equal sets have equal bits."""
+    """Running sums of the blocks, (M, B), float64. All sums of chances come from here: equal sets have equal bits."""
     return chances_MBW.sum(-1).double().cumsum(-1)
 
 

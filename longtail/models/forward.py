@@ -1,4 +1,5 @@
-"""One forward pass over flat tokens, for sampling: no gradient, no padding between sequences, weights replaced in place.
+"""One forward pass over flat tokens, for sampling: no gradient, no padding between sequences, weights replaced
+in place.
 
 Llama-shaped models get the fused pass of models/llama.py; every other causal LM goes through its own module with the
 attention of models/attention.py. Attention itself, and with it the KV cache, is the caller's plan.

@@ -47,9 +47,7 @@ def supports(model: Any) -> bool:
     )
 
 
-def source_hidden(
-    model: Any, ids_N: Tensor, positions_N: Tensor, plan: Staircase, sources_M: Tensor
-) -> Tensor:
+def source_hidden(model: Any, ids_N: Tensor, positions_N: Tensor, plan: Staircase, sources_M: Tensor) -> Tensor:
     """Last hidden states (M, C) at the packed positions `sources_M`."""
     body = model.model
     shape = _Shape(model, positions_N)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import pytest
 import torch
@@ -28,7 +27,9 @@ def forward(request: pytest.FixtureRequest) -> Iterator[Forward]:
     torch.set_num_threads(threads)
 
 
-def run(forward: Forward, config: EngineConfig, arrivals: Sequence[tuple[int, GenerateRequest]]) -> dict[str, Completion]:
+def run(
+    forward: Forward, config: EngineConfig, arrivals: Sequence[tuple[int, GenerateRequest]]
+) -> dict[str, Completion]:
     """Submit each request after its number of passes; returns the replies."""
     worker = Worker(forward, config)
     replies: dict[str, Completion] = {}
