@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import time
 from collections.abc import AsyncGenerator, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,7 @@ from longtail.errors import UserError
 from longtail.types import Message
 
 NEW = "new"
+PART = 500  # chats made in one go
 Chat = Sequence[Message]
 
 
@@ -82,6 +86,15 @@ def _section(config: Config) -> SftConfig:
 
 
 def _chats(how: SftConfig, count: int, seed: int) -> list[Chat]:
+    """Made in parts, on all cores; the parts depend on the seed alone, not on the number of cores."""
+    load_object(how.examples, "sft.examples")
+    parts = [(how, min(PART, count - start), seed + 7919 * start // PART) for start in range(0, count, PART)]
+    with ProcessPoolExecutor(min(len(parts), os.cpu_count() or 1), mp_context=get_context("spawn")) as pool:
+        return [chat for part in pool.map(_part, parts) for chat in part]
+
+
+def _part(work: tuple[SftConfig, int, int]) -> list[Chat]:
+    how, count, seed = work
     make = load_object(how.examples, "sft.examples")
     try:
         chats: Iterable[Chat] = make(count, seed, **how.params)
