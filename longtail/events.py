@@ -62,7 +62,8 @@ UNFINISHED = "unfinished"  # reason of a trajectory whose record has no end: it 
 
 
 def run_started(*, manifest: Mapping[str, Json], config: Mapping[str, Json]) -> Event:
-    """`manifest`: versions of python, torch, longtail, the model's hash, the renderer's; `config`: the resolved one."""
+    """Each life of the driver may write one; the last holds. `config` is the resolved one, `manifest` the versions of
+    python, torch, longtail, of the model and of the renderer."""
     return Event(kind=RUN_STARTED, data={"manifest": dict(manifest), "config": dict(config)})
 
 

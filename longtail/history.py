@@ -56,8 +56,8 @@ class History:
         default_factory=dict[tuple[int, str], Mapping[str, Json]]
     )
     advantages: dict[str, float] = field(default_factory=dict[str, float])  # trajectory id -> advantage, where known
-    started: Mapping[str, Json] = field(default_factory=dict[str, Json])  # data of the first run.started
-    started_at_s: float | None = None
+    started: Mapping[str, Json] = field(default_factory=dict[str, Json])  # data of the last run.started
+    started_at_s: float | None = None  # of the first
     ended: str = ""  # kind of the run event that says that the run ended, "" while it goes on
     ended_reason: str = ""
     resumes: int = 0
@@ -129,8 +129,9 @@ class History:
         if event.kind == ev.RUN_RESUMED:
             self.roll_back(event.data["step"])
             self.resumes += 1
-        if event.kind == ev.RUN_STARTED and self.started_at_s is None:
-            self.started, self.started_at_s = event.data, event.at_s
+        if event.kind == ev.RUN_STARTED:
+            self.started = event.data
+            self.started_at_s = event.at_s if self.started_at_s is None else self.started_at_s
 
 
 def history(events: Iterable[Event]) -> History:

@@ -140,6 +140,15 @@ async def test_groups_dropped_before_a_commit_stay_dropped_and_those_after_it_co
     await journal.close()
 
 
+async def test_the_last_configuration_holds_and_the_first_start_counts(tmp_path):
+    for num_steps in (3, 9):
+        journal = SqliteJournal.open(tmp_path, wall=lambda: float(num_steps))  # noqa: B023 called in this life only
+        await journal.append(ev.run_started(manifest={}, config={"num_steps": num_steps}))
+        await journal.close()
+    past = read_history(tmp_path)
+    assert (past.started["config"]["num_steps"], past.started_at_s) == (9, 3.0)
+
+
 async def test_a_stop_is_told_from_a_crash(tmp_path):
     journal, trainer = opened(tmp_path), CountingTrainer()
     await journal.resume(trainer)
