@@ -129,17 +129,21 @@ class BwrapSandboxes:
         self._live.discard(sandbox)
         self._places.release()
         self._delete(self._layers.release(sandbox.lower))
-        if sandbox.seat is not None:
+        if sandbox.seat is not None and sandbox.seat_usable:
             self._seats.append(sandbox.seat)
+        elif sandbox.seat is not None:
+            self._close_seat(sandbox.seat)
         self._drop_seats(self._max_live)
 
     def _drop_seats(self, keep: int) -> None:
         """Let go of the seats that were not used for longest."""
         while len(self._seats) > keep:
-            seat = self._seats.pop(0)
-            seat.nurse.close()
-            if seat.cgroup is not None:
-                self._delete(seat.cgroup.directories)
+            self._close_seat(self._seats.pop(0))
+
+    def _close_seat(self, seat: _Seat) -> None:
+        seat.nurse.close()
+        if seat.cgroup is not None:
+            self._delete(seat.cgroup.directories)
 
     def _delete(self, paths: Sequence[Path]) -> None:
         if paths:
@@ -165,7 +169,8 @@ class BwrapSandbox:
         self._limits = spec.limits
         self._lower_bytes = sum(map(len, spec.files.values()))
         self.lower = lower
-        self.seat: _Seat | None = None  # None: not started, or its seat cannot be used again
+        self.seat: _Seat | None = None
+        self.seat_usable = False  # for the next sandbox
         self._socket: socket.socket | None = None
         self._pidfd = -1
         self._turn = asyncio.Lock()
@@ -173,6 +178,7 @@ class BwrapSandbox:
         self._ending: asyncio.Task[None] | None = None
 
     async def start(self, seat: _Seat) -> None:
+        self.seat = seat
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         self._socket = ours
@@ -182,7 +188,7 @@ class BwrapSandbox:
             raise SandboxLost(f"the sandbox launcher does not answer: {error}") from None
         finally:
             theirs.close()
-        self.seat = seat
+        self.seat_usable = True
         try:
             async with asyncio.timeout(_START_S):
                 ready = wire.unpack(await self._receive(64))
@@ -338,7 +344,7 @@ class BwrapSandbox:
                 async with asyncio.timeout(_END_S):
                     await launcher.readable(self._pidfd)
             except TimeoutError:
-                self.seat = None  # something in it cannot die: its nurse waits
+                self.seat_usable = False  # something in it cannot die: its nurse waits
             os.close(self._pidfd)
             self._pidfd = -1
         async with self._turn:  # a call that is under way sees the end of the socket first

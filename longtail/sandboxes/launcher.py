@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from longtail.errors import SandboxLost
+from longtail.sandboxes.inside import wire
 from longtail.sandboxes.seccomp import compile_filter
 
 SANDBOX_UID = 65_521  # of a root driver's sandboxes; in the range that no distribution gives to anyone
@@ -105,7 +106,7 @@ class Nurse:
         socket.send_fds(self._channel, [json.dumps(request).encode()], [control])
         async with asyncio.timeout(_START_S):
             await readable(self._channel.fileno())
-        message, fds, _, _ = socket.recv_fds(self._channel, 1 << 16, 1, socket.MSG_CMSG_CLOEXEC)
+        message, fds = wire.receive_fds(self._channel, 1)
         if not message:
             raise ConnectionResetError("the sandbox launcher has ended")
         if not fds:

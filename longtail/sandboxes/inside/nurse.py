@@ -18,7 +18,7 @@ import socket
 from collections.abc import Generator
 from typing import Any, NoReturn
 
-from . import agent, linux
+from . import agent, linux, wire
 
 _UID = 1000  # inside
 _INODE_BYTES = 4096  # a tmpfs gets one inode for each of these
@@ -58,26 +58,33 @@ class Nurse:
     def serve(self) -> NoReturn:
         """One sandbox after another, until the driver hangs up. Raises Enter in each agent."""
         while True:
-            message, fds, _, _ = socket.recv_fds(self._driver, 1 << 16, 1, socket.MSG_CMSG_CLOEXEC)
+            message, fds = wire.receive_fds(self._driver, 1)
             if not message:
                 os._exit(0)
             request = json.loads(message)
             try:
                 first, hold = self._start(request)
             except OSError as error:
+                os.close(fds[0])
                 self._driver.send(json.dumps({"error": error.strerror or str(error)}).encode())
-                first = hold = -1
+                _reap_all()
             else:
-                self._fork_agent(request, first, fds[0])
-                socket.send_fds(self._driver, [b"{}"], [first])
-            for fd in (*fds, first):
-                if fd >= 0:
-                    os.close(fd)
-            with contextlib.suppress(ChildProcessError):
-                while True:
-                    os.waitpid(-1, 0)  # bubblewrap and the agent: the namespace ends only when they are reaped
-            if hold >= 0:
+                self._attend(request, fds[0], first)
                 os.close(hold)
+
+    def _attend(self, request: dict[str, Any], control: int, first: int) -> None:
+        """Put an agent into the sandbox, tell the driver, and stay until all has ended, which it does with the agent."""
+        linux.setns(first, linux.CLONE_NEWPID)  # for children only
+        if not (pid := os.fork()):
+            self._become_agent(request, first, control)
+        linux.setns(self._own_pids, linux.CLONE_NEWPID)
+        os.close(control)
+        socket.send_fds(self._driver, [b"{}"], [first])
+        os.waitpid(pid, 0)
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(first, signal.SIGKILL)
+        os.close(first)
+        _reap_all()
 
     def _start(self, request: dict[str, Any]) -> tuple[int, int]:
         """Returns a pidfd of the sandbox's pid 1, and a descriptor whose closing ends it. Raises OSError."""
@@ -133,11 +140,7 @@ class Nurse:
             os.setresuid(0, 0, 0)
             os.setresgid(0, 0, 0)
 
-    def _fork_agent(self, request: dict[str, Any], first: int, control: int) -> None:
-        linux.setns(first, linux.CLONE_NEWPID)  # for children only
-        if os.fork():
-            linux.setns(self._own_pids, linux.CLONE_NEWPID)
-            return
+    def _become_agent(self, request: dict[str, Any], first: int, control: int) -> NoReturn:
         try:
             self._driver.detach()  # its descriptor is the agent's from here
             self._enter(first, control, request["rlimits"])
@@ -162,6 +165,12 @@ class Nurse:
         linux.drop_privileges(self._filter)
         linux.become_subreaper()
         linux.set_dumpable(False)
+
+
+def _reap_all() -> None:
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            os.waitpid(-1, 0)
 
 
 def _await_first(output: int, info: int) -> int:

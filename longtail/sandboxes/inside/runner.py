@@ -24,7 +24,7 @@ from types import CodeType, ModuleType, TracebackType
 from typing import Any, NoReturn
 
 _NAMES = ("python", "python3")
-_REAL = "/opt/bin/python"
+_PLACE = "/opt/bin"  # where these names are
 _run_module: Any = vars(runpy)["_run_module_as_main"]  # what the interpreter itself calls for -m
 _signal: Any = importlib.import_module("_signal")  # signal without its enums, which cost each child
 
@@ -54,10 +54,11 @@ def become(argv: Sequence[str], changes: Mapping[str, str], fresh: frozenset[str
     option, rest = (argv[1], argv[2:]) if argv[1] in ("-c", "-m") else ("", argv[1:])
     directory = "" if option == "-c" else os.getcwd() if option else os.path.dirname(os.path.realpath(rest[0]))
     if (not option and not os.path.isfile(rest[0])) or _shadows(directory or ".", fresh):
-        os.execve(_REAL, list(argv), {**os.environ, **changes})
+        os.execve(f"{_PLACE}/{argv[0]}", list(argv), {**os.environ, **changes})
     if changes:
         os.environ.update(changes)
     _signal.signal(_signal.SIGINT, _signal.default_int_handler)
+    sys.executable = f"{_PLACE}/{argv[0]}"
     sys.path[0] = directory
     sys.orig_argv[:] = argv
     sys.argv[:] = [option or rest[0], *rest[1:]]
@@ -135,7 +136,7 @@ def _leave(code: int, modules: int) -> NoReturn:
     for name in ("__main__", *imported):
         sys.modules.pop(name, None)
     gc.collect()
-    flushed = _flush() and flushed
+    flushed = flushed and _flush()
     if code < 0:
         _signal.signal(-code, _signal.SIG_DFL)
         os.kill(os.getpid(), -code)
@@ -147,6 +148,8 @@ def _flush() -> bool:
         try:
             if stream is not None and not stream.closed:
                 stream.flush()
-        except (OSError, ValueError, AttributeError):
+        except (OSError, ValueError, AttributeError) as error:
+            if stream is sys.stdout:
+                print(f"Exception ignored in: {stream!r}\n{type(error).__name__}: {error}", file=sys.__stderr__)
             return False
     return True

