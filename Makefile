@@ -23,7 +23,7 @@ dev: .venv/dev
 # install, train for ten minutes on the CPU, show what was learnt
 quickstart: .venv/installed
 	$(BIN)/longtail train recipes/quickstart.toml
-	$(BIN)/longtail show runs/quickstart --solved --limit 1
+	$(BIN)/longtail show runs/quickstart --solved --episode
 
 lint: .venv/dev
 	$(BIN)/ruff check .

@@ -29,7 +29,7 @@ from longtail.config import Config, EngineConfig, TrainerConfig
 from longtail.envs import Env, env, reward
 from longtail.errors import LongtailError, UserError
 from longtail.fakes import MemoryJournal, NoTrace
-from longtail.journal import SqliteJournal, read_history
+from longtail.journal import SqliteJournal, standing
 from longtail.loop import Run
 from longtail.models.load import resolve
 from longtail.ports import Cluster, Engine, Journal, RolloutFn, Rollouts, Sandboxes, Tracer, Trainer
@@ -172,11 +172,10 @@ async def open_run(problem: Problem, watch: Watch) -> AsyncGenerator[Run]:
             directory, checkpoint_every=config.trainer.checkpoint_every, keep=config.trainer.keep, wall=clock.wall
         )
         stack.push_async_callback(journal.close)
-        past = read_history(directory)
+        past = standing(directory).past  # as resume() will find it: what is rolled back is not there
         if past.started:
             check_same_run(past.started["config"], config)
-        else:
-            await journal.append(events.run_started(manifest=manifest(config), config=config.model_dump(mode="json")))
+        await journal.append(events.run_started(manifest=manifest(config), config=config.model_dump(mode="json")))
         cluster: Cluster = InlineCluster() if config.cluster == "inline" else ProcessCluster(directory / "logs")
         stack.push_async_callback(cluster.close)
         engine, trainer = await start_roles(cluster, problem)

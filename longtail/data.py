@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,8 @@ import numpy as np
 from longtail.types import Group, MicroBatch, ModelCall, PolicyVersion, Sample, Segment, Trajectory
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
+SPLIT_COST = 16  # a group is split over two micro-batches when at most 1/16 of one is computed twice for it
+
 Spans = tuple[tuple[int, int], ...]
 
 
@@ -127,7 +129,7 @@ def _row(
 class _Row:
     """A row as arrays: the tokens that are computed, and the loss rows it brings."""
 
-    unit: str  # rows of one unit stay together where they fit: the group
+    unit: str  # rows of one unit stay together where that saves tokens: the group
     sequence: int  # rows of one sequence always stay together: the trajectory
     inputs: Ints  # (T,) up to the last token that predicts a trained one
     tokens: int  # of the whole row
@@ -208,42 +210,64 @@ def _make_row(*, unit: str, sequence: int, ids: Ints, trained: Ints, **loss: Any
     )
 
 
+@dataclass(slots=True)
+class _Bin:
+    room: int  # distinct tokens that still fit
+    trajectories: list[Sequence[_Row]]
+
+
 def _pack_rows(rows: Sequence[_Row], max_tokens: int) -> list[MicroBatch]:
-    """Best-fit decreasing of units that share prefixes; the prefix that all rows share is paid once per bin."""
+    """Best-fit decreasing of whole groups; the prefix that all rows share is paid once per bin."""
     rows = sorted((row for row in rows if len(row.sources)), key=lambda row: row.order)
     if not rows:
         return []
     common = _shared(rows[0].inputs, rows[-1].inputs)
-    bins: list[tuple[int, list[_Row]]] = []  # (tokens beyond the common prefix, rows)
-    units = [(_cost(unit) - common, unit) for unit in _units(rows, max_tokens)]
-    for cost, unit in sorted(units, key=lambda entry: -entry[0]):  # sorted() is stable: deterministic
-        fitting = [i for i, (used, _) in enumerate(bins) if used + cost <= max_tokens - common]
-        best = max(fitting, key=lambda i: bins[i][0], default=None)
-        if best is None:
-            bins.append((cost, unit))
-        else:
-            bins[best] = (bins[best][0] + cost, bins[best][1] + unit)
-    return [_micro_batch(sorted(members, key=lambda row: row.order)) for _, members in bins]
-
-
-def _units(rows: Sequence[_Row], max_tokens: int) -> Iterator[list[_Row]]:
-    """Rows that are placed together: a group, or as many neighbouring trajectories of it as fit."""
     groups: dict[str, dict[int, list[_Row]]] = {}
     for row in rows:
         groups.setdefault(row.unit, {}).setdefault(row.sequence, []).append(row)
-    for trajectories in groups.values():
-        unit: list[_Row] = []
-        for members in trajectories.values():
-            if unit and _cost(unit + members) > max_tokens:
-                yield unit
-                unit = []
-            unit = unit + members
-        yield unit
+    bins: list[_Bin] = []
+    for unit in sorted((list(group.values()) for group in groups.values()), key=_cost, reverse=True):
+        _place(unit, bins, common, max_tokens)
+    return [_micro_batch(sorted(chain.from_iterable(b.trajectories), key=lambda row: row.order)) for b in bins]
 
 
-def _cost(rows: Sequence[_Row]) -> int:
-    """Distinct tokens of rows: the size of their trie."""
-    rows = sorted(rows, key=lambda row: row.order)
+def _place(unit: Sequence[Sequence[_Row]], bins: list[_Bin], common: int, max_tokens: int) -> None:
+    """Put the trajectories of a group into the fullest bin with room for all, else as many as fit into some bin."""
+    while unit:
+        cost = _cost(unit) - common
+        fitting = [b for b in bins if b.room >= cost]
+        target = min(fitting, key=lambda b: b.room, default=None)
+        taken = len(unit)
+        if target is None and bins:
+            target = max(bins, key=lambda b: b.room)
+            taken = _worth_splitting(unit, target.room + common, max_tokens)
+        if target is None or not taken:
+            target = _Bin(room=max_tokens - common, trajectories=[])
+            bins.append(target)
+            taken = max(1, _that_fit(unit, max_tokens))
+        target.room -= _cost(unit[:taken]) - common
+        target.trajectories += unit[:taken]
+        unit = unit[taken:]
+
+
+def _worth_splitting(unit: Sequence[Sequence[_Row]], room: int, max_tokens: int) -> int:
+    """How many trajectories to split off into a bin: none when that repeats much of a prefix that they share."""
+    taken = _that_fit(unit, room)
+    repeated = _cost(unit[:taken]) + _cost(unit[taken:]) - _cost(unit) if taken else 0
+    return taken if repeated * SPLIT_COST <= max_tokens else 0
+
+
+def _that_fit(unit: Sequence[Sequence[_Row]], room: int) -> int:
+    """Length of the longest start of the unit that costs at most `room`."""
+    taken = 0
+    while taken < len(unit) and _cost(unit[: taken + 1]) <= room:
+        taken += 1
+    return taken
+
+
+def _cost(trajectories: Sequence[Sequence[_Row]]) -> int:
+    """Distinct tokens: the size of the trie of all rows."""
+    rows = sorted(chain.from_iterable(trajectories), key=lambda row: row.order)
     repeated = sum(_shared(left.inputs, right.inputs) for left, right in pairwise(rows))
     return sum(len(row.inputs) for row in rows) - repeated
 

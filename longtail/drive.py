@@ -15,7 +15,7 @@ from longtail import loop
 from longtail.build import Problem, SystemClock, open_evaluation, open_run, prepare
 from longtail.config import Config, load_config, validate_config
 from longtail.errors import UserError
-from longtail.journal import read_history
+from longtail.journal import read_history, standing
 from longtail.observe.intervals import wilson
 from longtail.observe.metrics import FILE_NAME, read_metrics
 from longtail.observe.observer import Observer
@@ -48,16 +48,24 @@ async def train_run(problem: Problem, progress: Progress) -> dict[str, Json]:
     observer = Observer(config.directory, num_steps=config.num_steps, progress=progress, now=SystemClock().now)
     try:
         async with open_run(problem, observer) as run:
-            done = read_history(config.directory).step
+            stands = standing(config.directory)
             progress.tell(
                 "begin",
-                {"name": config.name, "directory": str(config.directory), "num_steps": config.num_steps, "step": done},
+                {
+                    "name": config.name,
+                    "directory": str(config.directory),
+                    "num_steps": config.num_steps,
+                    "step": stands.step,
+                    "redone": list(stands.rolled_back),
+                },
             )
-            await loop.train(run)
+            try:
+                await loop.train(run)
+            finally:
+                observer.close()
+                finish(config, progress)  # a stopped or failed run has its report too
     finally:
         observer.close()
-        if (config.directory / FILE_NAME).exists():  # a crashed run has its report too
-            finish(config, progress)
     return read_result(config)
 
 
@@ -84,7 +92,8 @@ def read_result(config: Config) -> dict[str, Json]:
         result[f"success_{name}"] = success / n if n else None
         result[f"interval_{name}"] = list(wilson(success, n)) if n else None
         result[f"tasks_{name}"] = n
-    result["train_seconds"] = round(sum(line["seconds"] for line in lines), 1)
+    result["train_seconds"] = round(sum(line["seconds"] - line.get("eval_s", 0.0) for line in lines), 1)
+    result["eval_seconds"] = round(sum(line.get("eval_s", 0.0) for line in lines), 1)
     return result
 
 
@@ -100,8 +109,8 @@ async def evaluate_run(
     async with open_evaluation(problem, model) as rollouts:
         for split, tasks in problem.evaluations.items():
             groups = await rollouts.once(tasks, name=f"eval-{split}", sampling=sampling)
-            results[split] = summary(groups)
-            progress.tell("message", {"text": f"{split}: {results[split]}"})
+            results[split] = found = summary(groups)
+            progress.tell("evaluation", {"split": split, **found})
     return results
 
 
@@ -115,7 +124,9 @@ def summary(groups: Sequence[Group]) -> Mapping[str, Json]:
         families.setdefault(group.task.family, []).extend(t.solved for t in group.usable)
     return {
         "success": solved / len(scored) if scored else None,
-        "interval": [low, high],
+        "successes": solved,
+        "low": low,
+        "high": high,
         "scored": len(scored),
         "unscored": len(groups) - len(scored),
         "reward": sum(t.reward or 0.0 for t in scored) / len(scored) if scored else None,

@@ -196,8 +196,8 @@ class Trajectory:
         """The part `solved` of its score, else its reward, is at least 1."""
         if not self.usable:
             return False
-        parts = self.score if isinstance(self.score, Mapping) else {}
-        return parts.get("solved", self.reward or 0.0) >= 1.0
+        value = self.score.get("solved", self.reward) if isinstance(self.score, Mapping) else self.reward
+        return value is not None and value >= 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -92,11 +92,12 @@ def line_of(kind: str, data: Mapping[str, Json], num_steps: int) -> str:
             head = f"step {data['step']}/{num_steps}"
             return "  ".join([head, *(f"{name} {value}" for name, value in figures(data))])
         case "evaluation":
+            at = f" at step {data['step']}" if "step" in data else ""
             share = data["successes"] / data["scored"] if data["scored"] else None
             counted = f"{data['successes']} of {data['scored']}"
             interval = f"95 % {percent(data['low'])} to {percent(data['high'])}"
             return printable(
-                f"evaluation {data['split']} at step {data['step']}: {percent(share)} ({counted}; {interval})"
+                f"evaluation {data['split']}{at}: {percent(share)} ({counted}; {interval})"
             )
         case "message":
             return printable(str(data["text"]))

@@ -65,6 +65,7 @@ class AttemptCtx:
             engine=world.engine,
             renderer=world.renderer,
             recorder=recorder,
+            trace=world.trace,
             clock=world.clock,
             sampling=assignment.sampling,
             limits=assignment.task.limits,

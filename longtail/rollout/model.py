@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from longtail.errors import EngineError, LimitReached
-from longtail.ports import Clock, Engine, Renderer
+from longtail.ports import Clock, Engine, Renderer, Tracer
 from longtail.rollout.record import Recorder
 from longtail.types import Completion, Finish, GenerateRequest, Limits, Message, ModelCall, Sampling
 
@@ -41,6 +41,7 @@ class RecordedModel:
         engine: Engine,
         renderer: Renderer,
         recorder: Recorder,
+        trace: Tracer,
         clock: Clock,
         sampling: Sampling,
         limits: Limits,
@@ -49,6 +50,7 @@ class RecordedModel:
         self._engine = engine
         self._renderer = renderer
         self._recorder = recorder
+        self._trace = trace
         self._clock = clock
         self._sampling = sampling
         self._limits = limits
@@ -83,7 +85,8 @@ class RecordedModel:
         parent, known = self._longest_prefix(ids)
         started = self._clock.now()
         try:
-            completion = await self._engine.generate(request)
+            with self._trace.busy("sample"):
+                completion = await self._engine.generate(request)
         except asyncio.CancelledError:
             await self._engine.cancel(request.key)  # nobody waits for it any more
             raise

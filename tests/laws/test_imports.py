@@ -65,7 +65,9 @@ def test_a_room_imports_only_what_it_may(path: Path):
         assert not {name for name in names if name.split(".")[0] in ("apsw", "sqlite3")}, f"{path}: SQL is journal's"
 
 
-@pytest.mark.parametrize("code", ["import longtail", "import longtail.cli", "import longtail.loop", "import longtail.build"])
+@pytest.mark.parametrize(
+    "code", ["import longtail", "import longtail.cli", "import longtail.loop", "import longtail.build"]
+)
 def test_importing_does_not_load_torch(code: str):
     script = f"{code}; import sys; assert 'torch' not in sys.modules and 'transformers' not in sys.modules"
     subprocess.run([sys.executable, "-c", script], check=True)

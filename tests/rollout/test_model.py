@@ -3,7 +3,7 @@
 import pytest
 
 from longtail.errors import LimitReached
-from longtail.fakes import END, MemoryJournal, ScriptedEngine, ToyRenderer, VirtualClock
+from longtail.fakes import END, MemoryJournal, NoTrace, ScriptedEngine, ToyRenderer, VirtualClock
 from longtail.rollout.model import RecordedModel, derive_seed
 from longtail.rollout.record import Recorder
 from longtail.types import Limits, Message, Sampling
@@ -16,6 +16,7 @@ def model_saying(*replies: str, limits: Limits | None = None, max_tokens: int = 
         engine=engine,
         renderer=ToyRenderer(),
         recorder=recorder,
+        trace=NoTrace(),
         clock=VirtualClock(),
         sampling=Sampling(max_tokens=max_tokens),
         limits=limits or Limits(),
