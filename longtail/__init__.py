@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from longtail.config import Config as Config
     from longtail.config import load_config as load_config
-    from longtail.drive import evaluate as evaluate
     from longtail.drive import train as train
     from longtail.envs import Body as Body
     from longtail.envs import Env as Env
@@ -37,7 +36,6 @@ _HOME = {
     "Task": "types",
     "UserError": "errors",
     "env": "envs",
-    "evaluate": "drive",
     "load_config": "config",
     "reward": "envs",
     "tool": "envs",

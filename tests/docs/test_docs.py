@@ -1,0 +1,43 @@
+"""Python blocks of the docs run; links between pages lead somewhere; commands they name exist."""
+
+import re
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from longtail.cli import app
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def blocks(language: str) -> list[tuple[str, str]]:
+    found = []
+    for page in PAGES:
+        for number, block in enumerate(re.findall(rf"```{language}\n(.*?)```", page.read_text(), re.DOTALL)):
+            found.append((f"{page.relative_to(ROOT)}:{number}", block))
+    return found
+
+
+@pytest.mark.parametrize(("where", "code"), blocks("python"), ids=lambda value: value if ":" in value[:60] else "")
+def test_python_blocks_run(where: str, code: str):
+    exec(compile(code, where, "exec"), {"__name__": "docs"})
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path):
+    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+        if not target.startswith("http"):
+            assert (page.parent / target).exists(), f"{page}: {target}"
+
+
+def test_commands_in_shell_blocks_exist():
+    known = set(get_command(app).commands)
+    named = {
+        line.split()[1] for _, block in blocks("bash") for line in block.splitlines() if line.startswith("longtail ")
+    }
+    assert named <= known
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    made = {line.split()[1] for _, block in blocks("bash") for line in block.splitlines() if line.startswith("make ")}
+    assert made <= targets
