@@ -25,6 +25,7 @@ from longtail.errors import DeadlineExpired, SandboxLost, UserError
 from longtail.sandboxes import launcher, layers, seccomp
 from longtail.sandboxes.cgroups import Cgroup, Cgroups
 from longtail.sandboxes.inside import wire
+from longtail.sandboxes.launcher import Launcher
 from longtail.types import ExecResult, SandboxLimits, SandboxSpec
 
 _SLOT_S = 120.0  # longest wait for another sandbox to close when max_live are open
@@ -32,7 +33,6 @@ _START_S = 20.0
 _FILE_S = 20.0  # deadline of a file operation
 _GRACE_S = 5.0  # past its own deadline, an exec is ended from outside
 _END_S = 10.0
-_NAMES_BYTES = 4 << 20  # for the paths in a list or snapshot
 _MOST_STDIN = 16 << 20
 
 
@@ -61,7 +61,7 @@ class BwrapSandboxes:
         self._layers = layers.Layers(path / "lower", None if os.getuid() else launcher.SANDBOX_UID)
         self._cgroups = Cgroups(path.name)
         self._directory.note(self._cgroups.parents)
-        self._launcher = launcher.Launcher(path / "code", path / "lower", path / "launcher.log")
+        self.launcher = Launcher(path / "code", path / "lower", path / "launcher.log")
         self._max_live = max_live
         self._places = asyncio.Semaphore(max_live)
         self._seats: list[_Seat] = []  # free, the last used at the end
@@ -111,7 +111,7 @@ class BwrapSandboxes:
         cgroup = None if self._cgroups.reason else await asyncio.to_thread(self._cgroups.make, limits)
         fds = [] if cgroup is None else cgroup.open()
         try:
-            return _Seat(limits=limits, cgroup=cgroup, nurse=await self._launcher.nurse(fds))
+            return _Seat(limits=limits, cgroup=cgroup, nurse=await self.launcher.nurse(fds))
         finally:
             for fd in fds:
                 os.close(fd)
@@ -155,7 +155,7 @@ class BwrapSandboxes:
         """End every sandbox and remove everything from disk."""
         await asyncio.gather(*(sandbox.close() for sandbox in tuple(self._live)))
         self._drop_seats(0)
-        await self._launcher.close()
+        await self.launcher.close()
         await asyncio.gather(*self._deleting)
         await asyncio.to_thread(self._cgroups.close)
         await asyncio.to_thread(self._directory.close)
@@ -173,6 +173,7 @@ class BwrapSandbox:
         self.seat_usable = False  # for the next sandbox
         self._socket: socket.socket | None = None
         self._pidfd = -1
+        self._oom_kills = 0
         self._turn = asyncio.Lock()
         self._lost = ""
         self._ending: asyncio.Task[None] | None = None
@@ -185,10 +186,11 @@ class BwrapSandbox:
         try:
             self._pidfd = await seat.nurse.launch(self._request(seat.cgroup), theirs.fileno())
         except (OSError, TimeoutError) as error:
-            raise SandboxLost(f"the sandbox launcher does not answer: {error}") from None
+            raise SandboxLost(f"the sandbox launcher ended ({error}): {self._owner.launcher.said()}") from None
         finally:
             theirs.close()
         self.seat_usable = True
+        self._count_oom_kills()
         try:
             async with asyncio.timeout(_START_S):
                 ready = wire.unpack(await self._receive(64))
@@ -230,12 +232,10 @@ class BwrapSandbox:
         changes = [f"{name}={value}" for name, value in (env or {}).items()]
         check_command(argv, stdin, env or {})
         fields = [b"exec", b"%f" % limit, stdin, b"%d" % len(argv), *map(os.fsencode, (*argv, *changes))]
-        before = self._oom_kills()
         reply = await self._call(fields, most=2 * (self._limits.output_kb << 10) + 4096, seconds=limit + _GRACE_S)
         try:
             code, reason, dropped, took, stdout, stderr = reply
-            failed = code != b"0"
-            oom = reason == b"memory" or (failed and self._oom_kills() > before)
+            oom = reason == b"memory" or (code != b"0" and self._count_oom_kills() > 0)
             killed = oom and code in (b"", b"%d" % -signal.SIGKILL)
             return ExecResult(
                 exit_code=None if killed or not code else int(code),
@@ -249,8 +249,12 @@ class BwrapSandbox:
         except ValueError:
             raise await self._lose("its agent sent a malformed answer") from None
 
-    def _oom_kills(self) -> int:
-        return 0 if self.seat is None or self.seat.cgroup is None else self.seat.cgroup.oom_kills()
+    def _count_oom_kills(self) -> int:
+        """Those since the last call."""
+        if self.seat is None or self.seat.cgroup is None:
+            return 0
+        before, self._oom_kills = self._oom_kills, self.seat.cgroup.oom_kills()
+        return self._oom_kills - before
 
     async def read(self, path: str, *, limit: int = 1 << 20) -> bytes:
         """At most `limit` bytes from the start of a regular file."""
@@ -267,11 +271,11 @@ class BwrapSandbox:
 
     async def list(self, path: str = ".") -> list[str]:
         """Paths, relative to the workspace, of all regular files below `path`, sorted."""
-        reply = await self._call([b"list", os.fsencode(path)], most=_NAMES_BYTES, path=path)
+        reply = await self._call([b"list", os.fsencode(path)], most=wire.MOST_NAMES, path=path)
         return [os.fsdecode(name) for name in reply]
 
     async def snapshot(self) -> SandboxSpec:
-        reply = await self._call([b"snapshot"], most=self._most_bytes() + _NAMES_BYTES)
+        reply = await self._call([b"snapshot"], most=self._most_bytes() + wire.MOST_NAMES)
         if len(reply) % 2:
             raise await self._lose("its agent sent a malformed answer")
         files = {os.fsdecode(name): data for name, data in zip(reply[::2], reply[1::2], strict=True)}

@@ -158,8 +158,7 @@ class Launcher:
             message = b""
         if not message:
             await self.close()
-            said = self._log.read_text("utf-8", "replace").strip().splitlines()
-            raise SandboxLost(f"the sandbox launcher did not start: {said[-1] if said else 'it says nothing'}")
+            raise SandboxLost(f"the sandbox launcher did not start: {self.said()}")
 
     def _spawn(self, channel: int) -> subprocess.Popen[bytes]:
         start = f"import os, sys; os.dup2({channel}, 3); sys.path.insert(0, sys.argv.pop()); "
@@ -174,6 +173,11 @@ class Launcher:
                 start_new_session=True,  # Ctrl-C is for the driver
                 env={name: value for name, value in os.environ.items() if name == "LD_LIBRARY_PATH"},
             )
+
+    def said(self) -> str:
+        """The last line of the launcher's log."""
+        lines = self._log.read_text("utf-8", "replace").strip().splitlines()
+        return lines[-1] if lines else "it says nothing"
 
     async def close(self) -> None:
         """End the launcher, and with it every sandbox that is left."""

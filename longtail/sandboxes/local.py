@@ -130,7 +130,15 @@ class LocalSandbox:
 
     async def close(self) -> None:
         self._closed = True
-        await asyncio.to_thread(shutil.rmtree, self._root, ignore_errors=True)
+        await asyncio.to_thread(_remove, self._root)
+
+
+def _remove(root: str) -> None:
+    for directory, below, _ in os.walk(root):
+        for name in below:
+            with contextlib.suppress(OSError):
+                Path(directory, name).chmod(0o700)  # else its owner could not empty it
+    shutil.rmtree(root, ignore_errors=True)
 
 
 class _Kept:

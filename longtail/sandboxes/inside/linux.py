@@ -23,7 +23,7 @@ _CAPABILITY_VERSION_3 = 0x2008_0522
 
 _PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_CAPBSET_DROP = 4, 22, 24
 _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT = 36, 38, 47
-_PR_CAP_AMBIENT_CLEAR_ALL, _SECCOMP_MODE_FILTER = 4, 2
+_PR_CAP_AMBIENT_RAISE, _PR_CAP_AMBIENT_CLEAR_ALL, _SECCOMP_MODE_FILTER = 2, 4, 2
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
@@ -87,14 +87,31 @@ def become_subreaper() -> None:
     _check(_prctl(_PR_SET_CHILD_SUBREAPER, 1), "prctl subreaper")
 
 
+def pass_capabilities_on() -> None:
+    """Let the next program that this process becomes keep its capabilities, whatever its uid."""
+    _set_capabilities(0xFFFF_FFFF)
+    capability = 0
+    while _prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE, capability) == 0:
+        capability += 1
+
+
+def keep_capabilities_here() -> None:
+    """Undo pass_capabilities_on for the programs that come after."""
+    _check(_prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL), "prctl ambient")
+
+
+def _set_capabilities(word: int) -> None:
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
+    _check(_libc.capset(ctypes.byref(header), ctypes.byref((ctypes.c_uint32 * 6)(*[word] * 6))), "capset")
+
+
 def drop_privileges(seccomp_filter: bytes) -> None:
     """Give up every capability for good, and apply a compiled seccomp filter unless it is empty."""
     capability = 0
     while _prctl(_PR_CAPBSET_DROP, capability) == 0:
         capability += 1
-    _check(_prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL), "prctl ambient")
-    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
-    _check(_libc.capset(ctypes.byref(header), ctypes.byref((ctypes.c_uint32 * 6)())), "capset")
+    keep_capabilities_here()
+    _set_capabilities(0)
     _check(_prctl(_PR_SET_NO_NEW_PRIVS, 1), "prctl no_new_privs")
     if seccomp_filter:
         _install_filter(seccomp_filter)

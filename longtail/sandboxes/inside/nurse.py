@@ -73,7 +73,7 @@ class Nurse:
                 os.close(hold)
 
     def _attend(self, request: dict[str, Any], control: int, first: int) -> None:
-        """Put an agent into the sandbox, tell the driver, and stay until all has ended, which it does with the agent."""
+        """Put an agent into the sandbox, tell the driver, and stay until all has ended, as it does with the agent."""
         linux.setns(first, linux.CLONE_NEWPID)  # for children only
         if not (pid := os.fork()):
             self._become_agent(request, first, control)

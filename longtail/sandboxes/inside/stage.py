@@ -50,6 +50,8 @@ def main() -> None:
     # over the host's, which has to stay below: the kernel asks for one that shows everything
     linux.mount("proc", "/proc", "proc", linux.MS_NOSUID | linux.MS_NODEV)
     os.set_inheritable(driver, True)
+    if os.getuid():
+        linux.pass_capabilities_on()  # root keeps them anyway
     start = "import sys; fresh = frozenset(sys.modules); sys.path[0] = '/opt/longtail'; from _longtail import zygote"
     command = [
         setup["python"],

@@ -12,6 +12,7 @@ import socket
 
 HEADER = 4
 MAX_FIELDS = 1 << 20
+MOST_NAMES = 4 << 20  # bytes of the paths in a list or snapshot
 
 
 def pack(*fields: bytes) -> bytes:

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from . import agent, nurse, runner, wire
+from . import agent, linux, nurse, runner, wire
 
 _SOCKET = 3  # the descriptor of the socket to the driver
 # What programs in sandboxes often import. Not threading, random or logging, nor what imports them: the hooks that these
@@ -81,6 +81,7 @@ def _reap() -> None:
 def main(fresh: frozenset[str]) -> None:
     """argv[1]: JSON of `driver` (a pidfd) and a nurse's options. `fresh`: the modules of a new interpreter."""
     options: dict[str, Any] = json.loads(sys.argv[1])
+    linux.keep_capabilities_here()
     for name in _PRELOADED:
         importlib.import_module(name)
     runner.freeze_state()
