@@ -1,99 +1,102 @@
-"""The prefix cache: a radix tree of token ids whose nodes own keys and values.
+"""The prefix cache: a tree of pages, keyed by the token ids in them.
 
-All entries are of one policy version; clear() starts the next. Least recently used leaves go first.
-
-Shapes: A layers, J key and value heads together, T tokens of a node, E head width.
+A node is one page; only a leaf may be partly filled. A prompt shares the full pages that it matches and copies the page
+in which it departs. All nodes are of one policy version; clear() starts the next. Least recently used leaves go first.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-from numpy.typing import NDArray
-from torch import Tensor
-
-Ids = NDArray[np.int64]
+from longtail.engines.pages import PagePool
+from longtail.models.native import PAGE
 
 
 @dataclass(slots=True, eq=False)
 class _Node:
-    ids: Ids  # (T,)
-    kv_AJTE: Tensor | None  # None: the root
+    ids: tuple[int, ...]  # at most PAGE
+    page: int
     parent: _Node | None
-    children: dict[int, _Node] = field(default_factory=dict[int, "_Node"])
+    children: dict[int, list[_Node]] = field(default_factory=dict[int, "list[_Node]"])  # by first id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Match:
+    pages: tuple[int, ...]  # full, to be shared
+    partial: int = -1  # page whose first tokens match, to be copied; -1: none
+    tokens: int = 0
 
 
 class PrefixCache:
     """Not thread-safe; one owner."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, pool: PagePool) -> None:
         self._limit = limit
-        self.tokens = 0
-        self._root = _Node(np.empty(0, np.int64), None, None)
+        self._pool = pool
+        self._root = _Node((), -1, None)
         self._order: OrderedDict[_Node, None] = OrderedDict()  # a node stands behind its children: the first is a leaf
 
     @property
     def enabled(self) -> bool:
         return self._limit > 0
 
-    def match(self, ids: Sequence[int], limit: int) -> list[Tensor]:
-        """Keys and values of the longest cached prefix of at most `limit` ids, in pieces."""
-        pieces: list[Tensor] = []
-        node, start, wanted = self._root, 0, np.asarray(ids[:limit], np.int64)
-        while start < len(wanted):
-            child = node.children.get(int(wanted[start]))
-            if child is None:
-                break
-            shared = common_prefix(child.ids, wanted[start:])
-            assert child.kv_AJTE is not None
-            pieces.append(child.kv_AJTE[:, :, :shared])
-            node, start = child, start + shared
-            if shared < len(child.ids):
-                break
-        self._touch(node)
-        return pieces
+    @property
+    def tokens(self) -> int:
+        """Room taken, in tokens of full pages."""
+        return len(self._order) * PAGE
 
-    def insert(self, ids: Sequence[int], read: Callable[[int, int], Tensor]) -> None:
-        """Keep the keys and values of `ids`; read(start, end) copies those that are not yet here."""
-        if not self.enabled or len(ids) > self._limit:
-            return
-        node, start, wanted = self._root, 0, np.asarray(ids, np.int64)
-        while start < len(wanted):
-            child = node.children.get(int(wanted[start]))
-            if child is None:
-                node = self._add(node, wanted[start:].copy(), read(start, len(wanted)))
+    def match(self, ids: Sequence[int]) -> Match:
+        """The longest cached prefix."""
+        pages: list[int] = []
+        node, start, partial = self._root, 0, -1
+        while start < len(ids):
+            best, shared = None, 0
+            for child in node.children.get(ids[start], ()):
+                length = common_prefix(child.ids, ids[start : start + PAGE])
+                if length > shared:
+                    best, shared = child, length
+            if best is None:
                 break
-            shared = common_prefix(child.ids, wanted[start:])
-            start += shared
-            node = child if shared == len(child.ids) else self._split(child, shared)
+            node, start = best, start + shared
+            if shared < PAGE:
+                partial = best.page
+                break
+            pages.append(best.page)
         self._touch(node)
-        self._evict()
+        return Match(pages=tuple(pages), partial=partial, tokens=start)
+
+    def insert(self, ids: Sequence[int], pages: Sequence[int]) -> None:
+        """Keep the pages of `ids` that are not yet here."""
+        if not self.enabled:
+            return
+        node = self._root
+        for index, page in enumerate(pages):
+            node = self._child(node, tuple(ids[index * PAGE : (index + 1) * PAGE]), page)
+        self._touch(node)
+        while self.tokens > self._limit:
+            self._evict()
 
     def clear(self) -> None:
-        self._root.children.clear()
+        for node in self._order:
+            self._pool.drop(node.page)
         self._order.clear()
-        self.tokens = 0
+        self._root.children.clear()
 
-    def _add(self, parent: _Node, ids: Ids, kv_AJTE: Tensor) -> _Node:
-        node = _Node(ids, kv_AJTE, parent)
-        parent.children[int(ids[0])] = node
-        self._order[node] = None
-        self.tokens += len(ids)
-        return node
-
-    def _split(self, node: _Node, at: int) -> _Node:
-        """Cut a node in two; both halves own their memory. Returns the upper one."""
-        assert node.parent is not None
-        assert node.kv_AJTE is not None
-        upper = _Node(node.ids[:at].copy(), node.kv_AJTE[:, :, :at].clone(), node.parent)
-        node.parent.children[int(upper.ids[0])] = upper
-        node.ids, node.kv_AJTE, node.parent = node.ids[at:].copy(), node.kv_AJTE[:, :, at:].clone(), upper
-        upper.children[int(node.ids[0])] = node
-        self._order[upper] = None
-        return upper
+    def _child(self, node: _Node, ids: tuple[int, ...], page: int) -> _Node:
+        siblings = node.children.setdefault(ids[0], [])
+        for child in siblings:
+            if child.ids[: len(ids)] == ids:
+                return child
+            if child.page == page:  # the same page, filled further
+                child.ids = ids
+                return child
+        child = _Node(ids, page, node)
+        siblings.append(child)
+        self._pool.share(page)
+        self._order[child] = None
+        return child
 
     def _touch(self, node: _Node | None) -> None:
         while node is not None and node is not self._root:
@@ -101,16 +104,19 @@ class PrefixCache:
             node = node.parent
 
     def _evict(self) -> None:
-        while self.tokens > self._limit:
-            node, _ = self._order.popitem(last=False)
-            assert node.parent is not None
-            assert not node.children
-            del node.parent.children[int(node.ids[0])]
-            self.tokens -= len(node.ids)
+        node, _ = self._order.popitem(last=False)
+        assert node.parent is not None
+        assert not node.children
+        siblings = node.parent.children[node.ids[0]]
+        siblings.remove(node)
+        if not siblings:
+            del node.parent.children[node.ids[0]]
+        self._pool.drop(node.page)
 
 
-def common_prefix(left: Ids, right: Ids) -> int:
+def common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
     """Number of equal leading ids."""
-    length = min(len(left), len(right))
-    different = left[:length] != right[:length]
-    return int(different.argmax()) if different.any() else length
+    for index, (a, b) in enumerate(zip(left, right, strict=False)):
+        if a != b:
+            return index
+    return min(len(left), len(right))

@@ -1,8 +1,8 @@
 """Which sequences run, and what each forward pass computes. Owned by the engine's thread; no locks.
 
-    submit -> waiting -> (row in a pool, cached prefix copied in) running -> finished
-                 |                                 ^
-                 '-- a prompt whose prefix is being computed right now waits for it, then finds it in the cache
+    submit -> waiting -> running, over pages of its own and of the prefix cache -> finished
+                 |          ^
+                 '----------'  a prompt whose prefix is being computed right now waits, then finds it in the cache
 
 A pass takes one token of every decoding sequence and fills up with prompt tokens, first come first served.
 """
@@ -14,29 +14,27 @@ from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
-import torch
 
 from longtail.config import EngineConfig
-from longtail.engines.passes import Chunk, Pass
-from longtail.engines.pools import Pools, Running
+from longtail.engines.attention import Chunk
+from longtail.engines.pages import PagePool, Running, pages_for
+from longtail.engines.passes import Pass
 from longtail.engines.prefix import PrefixCache, common_prefix
-from longtail.models.forward import ModelShape
-from longtail.types import Completion, EngineStats, Finish
+from longtail.models.forward import Forward
+from longtail.types import Completion, EngineStats, Finish, GenerateRequest
 
 WORTH_WAITING = 16  # tokens of a prefix being computed that make another prompt wait for it
-ROOM = 32  # tokens of reply that a fresh row has room for, at least
 
 
 class Scheduler:
-    def __init__(self, shape: ModelShape, config: EngineConfig, device: torch.device) -> None:
+    def __init__(self, forward: Forward, config: EngineConfig) -> None:
         self.version = 0
-        self._shape = shape
+        self._forward = forward
         self._config = config
-        self._device = device
         self._waiting: deque[Running] = deque()
         self._running: list[Running] = []
-        self._pools = Pools(shape, device)
-        self._cache = PrefixCache(config.cache_tokens)
+        self._pool = PagePool(forward.shape, forward.device)
+        self._cache = PrefixCache(config.cache_tokens, self._pool)
         self._prompt_tokens = self._cached_tokens = self._output_tokens = 0
 
     @property
@@ -54,8 +52,12 @@ class Scheduler:
             busy_s=busy_s,
         )
 
-    def submit(self, sequence: Running) -> None:
-        self._waiting.append(sequence)
+    def submit(self, request: GenerateRequest, limit: int, submitted_s: float) -> None:
+        """Queue a request for at most `limit` tokens of prompt and reply."""
+        table = np.zeros(pages_for(limit), np.int32)
+        self._waiting.append(
+            Running(request=request, ids=list(request.ids), limit=limit, submitted_s=submitted_s, table=table)
+        )
 
     def next_pass(self) -> Pass:
         """The next tokens of the running sequences. Call only when not idle."""
@@ -68,9 +70,9 @@ class Scheduler:
                 count = min(count, budget)
                 budget -= count
             if count:
-                self._pools.reserve(sequence, sequence.computed + count)
+                sequence.reserve(sequence.computed + count, self._pool)
                 chunks.append(Chunk(sequence=sequence, count=count))
-        return Pass(chunks, self._shape.kv_heads, self._device)
+        return Pass(chunks, self._pool, self._forward.shape.head_dim, self._forward.rows)
 
     def advance(self, work: Pass) -> None:
         """Count what a pass computed, and keep prompts that are complete."""
@@ -105,11 +107,12 @@ class Scheduler:
 
     def forget(self, sequences: Sequence[Running]) -> None:
         """Drop sequences whose numbers are not finite, and what the cache may have taken from them."""
+        if not sequences:
+            return
+        self._cache.clear()
         for sequence in sequences:
             self._running.remove(sequence)
-            self._pools.release(sequence, wipe=True)
-        if sequences:
-            self._cache.clear()
+            sequence.release(self._pool, wipe=True)
 
     def new_weights(self, version: int) -> None:
         """Later passes use other weights. Replies go on over their old keys and values; prompts start again."""
@@ -118,54 +121,48 @@ class Scheduler:
         for sequence in self._running:
             sequence.version = -1
             if not sequence.versions:
-                sequence.computed = sequence.cached = 0
+                sequence.release(self._pool)
+                sequence.cached = 0
                 sequence.version = version
 
     def _admit(self) -> None:
-        kept: list[Running] = []
+        deferred: list[Running] = []
         while self._waiting and len(self._running) < self._config.max_running:
             sequence = self._waiting.popleft()
-            pieces = self._cache.match(sequence.ids, len(sequence.ids) - 1)
-            cached = sum(piece.shape[2] for piece in pieces)
-            if self._cache.enabled and self._prefix_underway(sequence) >= cached + WORTH_WAITING:
-                kept.append(sequence)
+            match = self._cache.match(sequence.ids[:-1])  # the last token is computed: its logits are wanted
+            if self._cache.enabled and self._prefix_underway(sequence) >= match.tokens + WORTH_WAITING:
+                deferred.append(sequence)
                 continue
-            self._start(sequence, cached)
-            at = 0
-            for piece in pieces:
-                assert sequence.pool is not None
-                sequence.pool.kv_ARJLE[:, sequence.row, :, at : at + piece.shape[2]] = piece
-                at += piece.shape[2]
-        self._waiting.extendleft(reversed(kept))
-
-    def _start(self, sequence: Running, cached: int) -> None:
-        room = min(sequence.limit, len(sequence.ids) + ROOM)
-        self._pools.reserve(sequence, room)
-        sequence.started_s = time.monotonic()
-        sequence.computed = sequence.cached = cached
-        sequence.version = self.version
-        self._running.append(sequence)
-        self._prompt_tokens += len(sequence.ids)
-        self._cached_tokens += cached
+            for page in match.pages:
+                self._pool.share(page)
+                sequence.add(page)
+            if match.partial >= 0:
+                sequence.add(self._pool.copy(match.partial))
+            sequence.started_s = time.monotonic()
+            sequence.computed = sequence.cached = match.tokens
+            sequence.version = self.version
+            self._running.append(sequence)
+            self._prompt_tokens += len(sequence.ids)
+            self._cached_tokens += match.tokens
+        self._waiting.extendleft(reversed(deferred))
 
     def _prefix_underway(self, sequence: Running) -> int:
         """Leading ids shared with a prompt that is being computed."""
         underway = [other for other in self._running if not other.versions]
         if not underway:
             return 0
-        ids = np.asarray(sequence.ids[:-1], np.int64)
-        return max(common_prefix(ids, np.asarray(other.ids, np.int64)) for other in underway)
+        return max(common_prefix(sequence.ids[:-1], other.ids) for other in underway)
 
     def _remember(self, sequence: Running) -> None:
         """Keep what has keys and values of the present weights alone."""
-        if sequence.version == self.version and sequence.pool is not None:
-            pool, row = sequence.pool, sequence.row
-            self._cache.insert(sequence.ids[: sequence.computed], lambda start, end: pool.read(row, start, end))
+        if sequence.version == self.version:
+            pages = sequence.table[: pages_for(sequence.computed)].tolist()
+            self._cache.insert(sequence.ids[: sequence.computed], pages)
 
     def _finish(self, sequence: Running, finish: Finish) -> Completion:
         self._remember(sequence)
         self._running.remove(sequence)
-        self._pools.release(sequence)
+        sequence.release(self._pool)
         return _completion(sequence, finish)
 
 

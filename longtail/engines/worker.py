@@ -10,7 +10,7 @@ from pathlib import Path
 from torch import Tensor
 
 from longtail.config import EngineConfig
-from longtail.engines.pools import Running
+from longtail.engines.pages import Running
 from longtail.engines.sampling import draw, uniforms
 from longtail.engines.scheduler import Scheduler
 from longtail.errors import EngineError
@@ -27,7 +27,7 @@ class Worker:
         longest = forward.shape.max_length
         self._max_length = min(config.max_length or longest, longest)
         self._forward = forward
-        self._scheduler = Scheduler(forward.shape, config, forward.device)
+        self._scheduler = Scheduler(forward, config)
         self._busy_s = 0.0
 
     @property
@@ -40,7 +40,7 @@ class Worker:
         if problem:
             return [(request.key, EngineError(f"request '{request.key}': {problem}"))]
         limit = min(self._max_length, len(request.ids) + request.sampling.max_tokens)
-        self._scheduler.submit(Running(request=request, ids=list(request.ids), limit=limit, submitted_s=submitted_s))
+        self._scheduler.submit(request, limit, submitted_s)
         return []
 
     def cancel(self, key: str) -> list[Ended]:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from longtail.models.attention import Plan, packed_hidden
+from longtail.models.kernels import padded_rows
 from longtail.models.load import load_model
 
 
@@ -40,6 +41,10 @@ class Forward(Protocol):
 
     def logits(self, hidden_MW: Tensor) -> Tensor:
         """(M, V), float32."""
+        ...
+
+    def rows(self, count: int) -> int:
+        """Rows that a pass over `count` tokens must have, so that no token's numbers depend on the others."""
         ...
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
@@ -84,6 +89,9 @@ class ModuleForward:
 
     def logits(self, hidden_MW: Tensor) -> Tensor:
         return cast("Tensor", self._model.get_output_embeddings()(hidden_MW)).float()
+
+    def rows(self, count: int) -> int:
+        return padded_rows(count)
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
         own = cast("dict[str, Tensor]", dict(self._model.named_parameters()))  # tied weights stand once here

@@ -16,7 +16,7 @@ def save_llama(path: Path, seed: int) -> Path:
         num_hidden_layers=2,
         num_attention_heads=6,
         num_key_value_heads=2,
-        head_dim=8,
+        head_dim=16,
         intermediate_size=64,
         vocab_size=VOCAB,
         max_position_embeddings=1024,
@@ -44,6 +44,6 @@ def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model that only the generic pass can run."""
     torch.manual_seed(0)
     path = tmp_path_factory.mktemp("models") / "gpt2"
-    config = GPT2Config(n_embd=32, n_layer=2, n_head=4, vocab_size=VOCAB, n_positions=512, initializer_range=0.3)
+    config = GPT2Config(n_embd=64, n_layer=2, n_head=4, vocab_size=VOCAB, n_positions=512, initializer_range=0.3)
     GPT2LMHeadModel(config).save_pretrained(path)
     return path

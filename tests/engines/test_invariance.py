@@ -14,17 +14,22 @@ from hypothesis import strategies as st
 from longtail.config import EngineConfig
 from longtail.engines.worker import Worker
 from longtail.models.forward import Forward, open_forward
+from longtail.models.native import native
 from longtail.types import Completion, GenerateRequest, Sampling
 
 VOCAB = 200
 
 
-@pytest.fixture(scope="module", params=["llama", "gpt2"])
+@pytest.fixture(scope="module", params=["llama", "llama-torch", "gpt2"])
 def forward(request: pytest.FixtureRequest) -> Iterator[Forward]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield open_forward(str(request.getfixturevalue(request.param)))
-    torch.set_num_threads(threads)
+    """The fused pass with and without native code, and the generic pass."""
+    name, _, without = request.param.partition("-")
+    with pytest.MonkeyPatch.context() as patch:
+        native.cache_clear()
+        if without:
+            patch.setenv("LONGTAIL_NATIVE", "0")
+        yield open_forward(str(request.getfixturevalue(name)))  # attention asks native() in every pass
+    native.cache_clear()
 
 
 def run(

@@ -1,0 +1,258 @@
+/* The arithmetic of a Llama-shaped forward pass on a CPU, for many short sequences at once.
+
+   Every number of a token is computed by the same operations in the same order, whatever other tokens are in the call,
+   whatever thread takes it, and whether the token was sampled or read: results are a bitwise function of the token and
+   what stands before it. Hence no sum is ever split by the size of the call.
+
+   Matrices of weights are packed: (N, K) becomes [N / 16][K][16], so that a tile of rows reads them in one stream.
+   Keys and values live in pages of 16 tokens. A page holds, for each layer and key-value head, keys as [E][16 tokens]
+   and values as [E / 16][16 tokens][16]: both products of attention are then the same tile as the matrix product.
+
+   N, K, E are multiples of 16. All arrays are float32, rows are contiguous. `threads` is the number to use. */
+
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef float vec __attribute__((vector_size(32)));
+typedef float loose __attribute__((vector_size(32), aligned(4), may_alias));
+typedef int32_t ivec __attribute__((vector_size(32)));
+
+enum { PAGE = 16, TILE = 6, WORTH = 64 /* rows of small work that pay for a second thread */ };
+
+static inline vec load(const float *p) { return *(const loose *)p; }
+static inline void store(float *p, vec v) { *(loose *)p = v; }
+static inline vec all(float x) { return (vec){x, x, x, x, x, x, x, x}; }
+static inline vec pick(ivec mask, vec yes, vec no) { return (vec)((mask & (ivec)yes) | (~mask & (ivec)no)); }
+
+static inline float sum8(vec v) { return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7])); }
+
+/* e^x, to 1e-7 relative; 0 below -87. */
+static inline vec exp8(vec x) {
+  ivec low = x < all(-87.0f);
+  x = pick(low, all(-87.0f), x);
+  x = pick(x > all(88.0f), all(88.0f), x);
+  const vec magic = all(12582912.0f); /* 1.5 * 2^23: adding it rounds to an integer */
+  vec n = (x * all(1.44269504f) + magic) - magic;
+  vec r = x - n * all(0.693359375f);
+  r = r - n * all(-2.12194440e-4f);
+  vec p = all(1.9875691500e-4f);
+  p = p * r + all(1.3981999507e-3f);
+  p = p * r + all(8.3334519073e-3f);
+  p = p * r + all(4.1665795894e-2f);
+  p = p * r + all(1.6666665459e-1f);
+  p = p * r + all(5.0000001201e-1f);
+  p = p * r * r + r + all(1.0f);
+  ivec power = (__builtin_convertvector(n, ivec) + 127) << 23;
+  return pick(low, all(0.0f), p * (vec)power);
+}
+
+/* out[r][0..16] (+)= sum over k of x[r][k] * w[k][0..16], for R rows. */
+#define DEFINE_TILE(R)                                                                                     \
+  static inline __attribute__((always_inline)) void tile##R(const float *x, int64_t ldx, const float *w,   \
+                                                            int64_t depth, float *out, int64_t ldo, int add) { \
+    vec a[R][2];                                                                                           \
+    for (int r = 0; r < R; r++) {                                                                          \
+      a[r][0] = add ? load(out + r * ldo) : all(0.0f);                                                     \
+      a[r][1] = add ? load(out + r * ldo + 8) : all(0.0f);                                                 \
+    }                                                                                                      \
+    for (int64_t k = 0; k < depth; k++) {                                                                  \
+      vec b0 = load(w + 16 * k), b1 = load(w + 16 * k + 8);                                                \
+      for (int r = 0; r < R; r++) {                                                                        \
+        vec s = all(x[r * ldx + k]);                                                                       \
+        a[r][0] += s * b0;                                                                                 \
+        a[r][1] += s * b1;                                                                                 \
+      }                                                                                                    \
+    }                                                                                                      \
+    for (int r = 0; r < R; r++) {                                                                          \
+      store(out + r * ldo, a[r][0]);                                                                       \
+      store(out + r * ldo + 8, a[r][1]);                                                                   \
+    }                                                                                                      \
+  }
+DEFINE_TILE(1)
+DEFINE_TILE(2)
+DEFINE_TILE(3)
+DEFINE_TILE(4)
+DEFINE_TILE(5)
+DEFINE_TILE(6)
+
+static inline __attribute__((always_inline)) void tile(int rows, const float *x, int64_t ldx, const float *w,
+                                                       int64_t depth, float *out, int64_t ldo, int add) {
+  switch (rows) {
+    case 1: tile1(x, ldx, w, depth, out, ldo, add); break;
+    case 2: tile2(x, ldx, w, depth, out, ldo, add); break;
+    case 3: tile3(x, ldx, w, depth, out, ldo, add); break;
+    case 4: tile4(x, ldx, w, depth, out, ldo, add); break;
+    case 5: tile5(x, ldx, w, depth, out, ldo, add); break;
+    default: tile6(x, ldx, w, depth, out, ldo, add); break;
+  }
+}
+
+static int64_t tiles(int64_t rows) { return (rows + TILE - 1) / TILE; }
+
+/* out (rows, width) (+)= x (rows, depth) times packed weights. */
+void lt_linear(const float *x, const float *packed, int64_t rows, int64_t width, int64_t depth, float *out, int add,
+               int threads) {
+  int64_t count = tiles(rows);
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
+  for (int64_t panel = 0; panel < width / 16; panel++) {
+    const float *w = packed + panel * depth * 16;
+    for (int64_t t = 0; t < count; t++) {
+      int64_t first = rows * t / count, last = rows * (t + 1) / count;
+      tile((int)(last - first), x + first * depth, depth, w, depth, out + first * width + panel * 16, width, add);
+    }
+  }
+}
+
+/* Packs rows [first, first + rows) of a matrix (N, K) from `weight` (rows, K); rows and first are multiples of 16. */
+void lt_pack(const float *weight, int64_t first, int64_t rows, int64_t depth, float *packed) {
+  for (int64_t n = 0; n < rows; n++) {
+    float *to = packed + (first + n) / 16 * depth * 16 + (first + n) % 16;
+    for (int64_t k = 0; k < depth; k++) to[k * 16] = weight[n * depth + k];
+  }
+}
+
+void lt_rms_norm(const float *x, const float *weight, int64_t rows, int64_t width, float eps, float *out, int threads) {
+#pragma omp parallel for schedule(static) num_threads(threads) if (rows >= WORTH)
+  for (int64_t n = 0; n < rows; n++) {
+    const float *from = x + n * width;
+    float *to = out + n * width;
+    vec square = all(0.0f);
+    for (int64_t c = 0; c < width; c += 8) square += load(from + c) * load(from + c);
+    vec scale = all(1.0f / sqrtf(sum8(square) / (float)width + eps));
+    for (int64_t c = 0; c < width; c += 8) store(to + c, load(from + c) * scale * load(weight + c));
+  }
+}
+
+/* out (rows, width) = silu(x[:, :width]) * x[:, width:] */
+void lt_gate(const float *x, int64_t rows, int64_t width, float *out, int threads) {
+#pragma omp parallel for schedule(static) num_threads(threads) if (rows >= WORTH)
+  for (int64_t n = 0; n < rows; n++) {
+    const float *gate = x + 2 * n * width, *up = gate + width;
+    for (int64_t c = 0; c < width; c += 8)
+      store(out + n * width + c, load(gate + c) / (all(1.0f) + exp8(-load(gate + c))) * load(up + c));
+  }
+}
+
+/* Rotates the first `heads` heads of each row in place. Numbers that turn together stand side by side; `table` has
+   (cos, sin) pairs, (positions, E). */
+void lt_rope(float *x, int64_t rows, int64_t stride, int64_t heads, int64_t width, const int64_t *positions,
+             const float *table, int threads) {
+#pragma omp parallel for schedule(static) num_threads(threads) if (rows >= WORTH)
+  for (int64_t n = 0; n < rows; n++)
+    for (int64_t h = 0; h < heads; h++) {
+      float *p = x + n * stride + h * width;
+      const float *turn = table + positions[n] * width;
+      for (int64_t c = 0; c < width; c += 2) {
+        float a = p[c], b = p[c + 1];
+        p[c] = a * turn[c] - b * turn[c + 1];
+        p[c + 1] = a * turn[c + 1] + b * turn[c];
+      }
+    }
+}
+
+typedef struct {
+  const float *query, *key, *value; /* (tokens, heads, E) in any order of the first two */
+  int64_t query_token, query_head, key_token, key_head, value_token, value_head; /* strides, in floats */
+  int64_t tokens, heads, kv_heads, width;
+  const int32_t *const *tables; /* of each token: the pages of its sequence */
+  const int64_t *positions;     /* of each token in its sequence; all before it are in the pages or in this call */
+  int64_t longest;              /* largest position + 1 */
+  float *pages;                 /* of this layer: page p starts at pages + p * page_stride */
+  int64_t page_stride;
+  float scale;
+  float *out; /* (tokens, heads, E) */
+} Attention;
+
+static inline float *block(const Attention *a, int64_t token, int64_t page, int64_t head) {
+  return a->pages + a->tables[token][page] * a->page_stride + head * 2 * PAGE * a->width;
+}
+
+/* Pages lie anywhere: the processor does not guess the next one. */
+static inline void fetch(const float *p, int64_t floats) {
+  for (int64_t i = 0; i < floats; i += 16) __builtin_prefetch(p + i);
+}
+
+static void write(const Attention *a, int64_t token, int64_t head) {
+  int64_t at = a->positions[token] % PAGE;
+  float *keys = block(a, token, a->positions[token] / PAGE, head), *values = keys + PAGE * a->width;
+  const float *key = a->key + token * a->key_token + head * a->key_head;
+  const float *value = a->value + token * a->value_token + head * a->value_head;
+  for (int64_t e = 0; e < a->width; e++) keys[e * PAGE + at] = key[e];
+  for (int64_t e = 0; e < a->width; e += 16) memcpy(values + e * PAGE + at * 16, value + e, 16 * sizeof(float));
+}
+
+/* Scores of one query -> weights, not normalized; returns one over their sum. `count` keys, room for whole pages. */
+static float soften(float *score, int64_t count, float scale) {
+  int64_t padded = (count + PAGE - 1) / PAGE * PAGE;
+  for (int64_t i = count; i < padded; i++) score[i] = -INFINITY;
+  vec top = all(-INFINITY);
+  for (int64_t i = 0; i < padded; i += 8) {
+    vec s = load(score + i);
+    top = pick(s > top, s, top);
+  }
+  float most = top[0];
+  for (int i = 1; i < 8; i++) most = top[i] > most ? top[i] : most;
+  vec total = all(0.0f);
+  for (int64_t i = 0; i < padded; i += 8) {
+    vec p = exp8((load(score + i) - all(most)) * all(scale));
+    total += p;
+    store(score + i, p);
+  }
+  return 1.0f / sum8(total);
+}
+
+/* `rows` queries of one token that share a key-value head. */
+static inline __attribute__((always_inline)) void attend(const Attention *a, int64_t token, int64_t head, int64_t first,
+                                                         const int rows, float *scores) {
+  int64_t count = a->positions[token] + 1, pages = (count + PAGE - 1) / PAGE, room = pages * PAGE;
+  const float *query = a->query + token * a->query_token + first * a->query_head;
+  float *out = a->out + (token * a->heads + first) * a->width;
+  for (int64_t p = 0; p < pages; p++) {
+    if (p + 1 < pages) fetch(block(a, token, p + 1, head), PAGE * a->width);
+    tile(rows, query, a->query_head, block(a, token, p, head), a->width, scores + p * PAGE, room, 0);
+  }
+  float share[TILE];
+  for (int r = 0; r < rows; r++) share[r] = soften(scores + r * room, count, a->scale);
+  for (int64_t p = 0; p < pages; p++) {
+    const float *values = block(a, token, p, head) + PAGE * a->width;
+    if (p + 1 < pages) fetch(block(a, token, p + 1, head) + PAGE * a->width, PAGE * a->width);
+    int64_t depth = p + 1 < pages ? PAGE : count - p * PAGE;
+    for (int64_t e = 0; e < a->width; e += 16)
+      tile(rows, scores + p * PAGE, room, values + e * PAGE, depth, out + e, a->width, p > 0);
+  }
+  for (int r = 0; r < rows; r++)
+    for (int64_t e = 0; e < a->width; e += 8) store(out + r * a->width + e, load(out + r * a->width + e) * all(share[r]));
+}
+
+/* Writes the keys and values of all tokens, then attends. Returns 0, or 1 when there is no memory. */
+int lt_attend(const Attention *a, int threads) {
+  int64_t group = a->heads / a->kv_heads, parts = tiles(group), failed = 0;
+#pragma omp parallel num_threads(threads)
+  {
+    float *scores = malloc(sizeof(float) * TILE * (size_t)(a->longest + PAGE));
+#pragma omp for schedule(static)
+    for (int64_t i = 0; i < a->tokens * a->kv_heads; i++) write(a, i / a->kv_heads, i % a->kv_heads);
+#pragma omp for schedule(dynamic, 2)
+    for (int64_t i = 0; i < a->tokens * a->kv_heads * parts; i++) {
+      int64_t token = i / (a->kv_heads * parts), head = i / parts % a->kv_heads, part = i % parts;
+      int64_t first = head * group + group * part / parts, rows = head * group + group * (part + 1) / parts - first;
+      if (!scores) {
+#pragma omp atomic write
+        failed = 1;
+        continue;
+      }
+      switch (rows) {
+        case 1: attend(a, token, head, first, 1, scores); break;
+        case 2: attend(a, token, head, first, 2, scores); break;
+        case 3: attend(a, token, head, first, 3, scores); break;
+        case 4: attend(a, token, head, first, 4, scores); break;
+        case 5: attend(a, token, head, first, 5, scores); break;
+        default: attend(a, token, head, first, 6, scores); break;
+      }
+    }
+    free(scores);
+  }
+  return (int)failed;
+}
