@@ -108,7 +108,7 @@ class Layers:
         if self._owner is None:
             return
         for path in (root, *root.rglob("*")):
-            os.chown(path, self._owner, self._owner)
+            os.chown(path, self._owner, self._owner, follow_symlinks=False)
 
     def hold(self, name: str) -> None:
         self._idle.pop(name, None)

@@ -135,9 +135,9 @@ class LocalSandbox:
 
 def _remove(root: str) -> None:
     for directory, below, _ in os.walk(root):
-        for name in below:
-            with contextlib.suppress(OSError):
-                Path(directory, name).chmod(0o700)  # else its owner could not empty it
+        for path in (Path(directory, name) for name in below):
+            if not path.is_symlink():  # what a link leads to is not the sandbox's
+                path.chmod(0o700)  # else its owner could not empty it
     shutil.rmtree(root, ignore_errors=True)
 
 

@@ -1,5 +1,6 @@
 """A Python program does the same in a fork of the agent as in a new interpreter."""
 
+import asyncio
 import re
 
 import pytest
@@ -108,13 +109,14 @@ def comparable(result: ExecResult) -> tuple[object, ...]:
 
 
 async def both_ways(bwrap: BwrapSandboxes, arguments: list[str], files: dict[str, bytes]) -> None:
-    sandbox = await bwrap.create(SandboxSpec(files=PACKAGE | files))
-    results = []
-    for cold in (False, True):
-        env = {"LONGTAIL_COLD_PYTHON": str(int(cold))}
-        results.append(await sandbox.exec(["python", *arguments], stdin=b"first\nsecond\n", env=env))
-    await sandbox.close()
-    forked, new = results
+    async def run(cold: str) -> ExecResult:
+        sandbox = await bwrap.create(SandboxSpec(files=PACKAGE | files))
+        env = {"LONGTAIL_COLD_PYTHON": cold}
+        result = await sandbox.exec(["python", *arguments], stdin=b"first\nsecond\n", env=env)
+        await sandbox.close()
+        return result
+
+    forked, new = await asyncio.gather(run("0"), run("1"))
     assert comparable(forked) == comparable(new)
 
 

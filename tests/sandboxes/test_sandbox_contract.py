@@ -144,16 +144,34 @@ async def test_file_errors_are_the_usual_ones(sandboxes: Sandboxes) -> None:
     await sandbox.close()
 
 
-@pytest.mark.parametrize("path", ["..", "../x", "/etc/passwd", "pkg/../../x", "out/passwd", "root/etc/passwd", "proc"])
-async def test_a_path_that_leaves_the_workspace_is_refused(sandboxes: Sandboxes, path: str) -> None:
+@pytest.mark.parametrize("path", ["..", "../x", "OUT", "OUT/x", "pkg/../../x", "out", "out/x", "rootOUT/x", "proc"])
+async def test_a_path_that_leaves_the_workspace_is_refused(sandboxes: Sandboxes, path: str, tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"kept")
     sandbox = await fresh(sandboxes)
-    await sandbox.exec(["ln", "-s", "/etc", "out"])
-    await sandbox.exec(["ln", "-s", "/", "root"])
-    await sandbox.exec(["ln", "-s", "/proc/1/root", "proc"])
+    for name, target in (("out", str(tmp_path)), ("root", "/"), ("proc", "/proc/1/root")):
+        await sandbox.exec(["ln", "-s", target, name])
+    path = path.replace("OUT", str(tmp_path))
     for attempt in (sandbox.read(path), sandbox.write(path, b"x"), sandbox.list(path)):
         with pytest.raises(PermissionError):
             await attempt
+    assert (tmp_path / "x").read_bytes() == b"kept"
     await sandbox.close()
+
+
+async def test_closing_leaves_alone_what_links_lead_to(sandboxes: Sandboxes, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    (outside / "below").mkdir(parents=True)
+    (outside / "file").write_bytes(b"kept")
+    outside.chmod(0o751)
+    sandbox = await fresh(sandboxes)
+    await sandbox.exec(["ln", "-s", str(outside), "link"])
+    await sandbox.exec(["ln", "-s", str(outside / "file"), "file"])
+    assert await sandbox.list() == sorted(FILES)
+    assert dict((await sandbox.snapshot()).files) == FILES
+    await sandbox.close()
+    assert outside.stat().st_mode & 0o777 == 0o751
+    assert sorted(path.name for path in outside.iterdir()) == ["below", "file"]
+    assert (outside / "file").read_bytes() == b"kept"
 
 
 async def test_a_fifo_or_device_is_refused_at_once(sandboxes: Sandboxes) -> None:
