@@ -37,8 +37,8 @@ async def sft(config: Config) -> AsyncGenerator[Any]:
 
     how = _section(config)
     target = config.directory / "model"
-    chats = _chats(how, how.count, config.seed)
-    held_out = _chats(how, how.held_out, config.seed + 1)
+    chats, digest = _chats(config.directory, how, how.count, config.seed)
+    held_out, _ = _chats(config.directory, how, how.held_out, config.seed + 1)
     source = str(_fresh_model(config, how, chats)) if config.model.path == NEW else config.model.path
     renderer = HFRenderer(source)
     rows = [row for chat in chats if (row := _row(renderer, chat, how))]
@@ -52,6 +52,8 @@ async def sft(config: Config) -> AsyncGenerator[Any]:
         seed=config.seed,
         reference=False,
     )
+    if (target / "state.json").exists():
+        await trainer.load(target)  # the same command goes on
     started = time.monotonic()
     fitting = Fit(
         loss=CrossEntropy(),
@@ -71,7 +73,7 @@ async def sft(config: Config) -> AsyncGenerator[Any]:
         "versions": manifest(config),
         "chats": len(rows),
         "tokens": sum(len(ids) for ids, _ in rows),
-        "chats_sha256": _digest(chats),
+        "chats_sha256": digest,
         "seconds": round(time.monotonic() - started, 1),
         "held_out_nll": last.held_out_nll,
         "held_out_accuracy": last.held_out_accuracy,
@@ -85,12 +87,26 @@ def _section(config: Config) -> SftConfig:
     return config.sft
 
 
-def _chats(how: SftConfig, count: int, seed: int) -> list[Chat]:
-    """Made in parts, on all cores; the parts depend on the seed alone, not on the number of cores."""
-    load_object(how.examples, "sft.examples")
-    parts = [(how, min(PART, count - start), seed + 7919 * start // PART) for start in range(0, count, PART)]
-    with ProcessPoolExecutor(min(len(parts), os.cpu_count() or 1), mp_context=get_context("spawn")) as pool:
-        return [chat for part in pool.map(_part, parts) for chat in part]
+def _chats(directory: Path, how: SftConfig, count: int, seed: int) -> tuple[list[Chat], str]:
+    """Chats and their SHA-256. Made once, in parts on all cores; the parts depend on the seed alone."""
+    wanted = json.dumps([how.examples, how.params, count, seed], sort_keys=True)
+    kept = directory / f"chats-{hashlib.sha256(wanted.encode()).hexdigest()[:12]}.jsonl"
+    if not kept.exists():
+        load_object(how.examples, "sft.examples")
+        parts = [(how, min(PART, count - start), seed + 7919 * start // PART) for start in range(0, count, PART)]
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with ProcessPoolExecutor(min(len(parts), os.cpu_count() or 1), mp_context=get_context("spawn")) as pool:
+            lines = [
+                json.dumps([[m.role, m.content] for m in chat]) for part in pool.map(_part, parts) for chat in part
+            ]
+        whole = kept.with_suffix(".part")
+        whole.write_text("\n".join(lines))
+        whole.rename(kept)
+    data = kept.read_bytes()
+    chats: list[Chat] = [
+        [Message(role=role, content=text) for role, text in json.loads(line)] for line in data.splitlines()
+    ]
+    return chats, hashlib.sha256(data).hexdigest()
 
 
 def _part(work: tuple[SftConfig, int, int]) -> list[Chat]:
@@ -135,11 +151,3 @@ def _row(renderer: Any, chat: Chat, how: SftConfig) -> tuple[Sequence[int], Sequ
         add((*renderer.encode(message.content), renderer.stop_ids[0]), mine=True)
         heard = []
     return row_of(ids, said, how.observation_weight) if 0 < len(ids) <= how.max_length else None
-
-
-def _digest(chats: Iterable[Chat]) -> str:
-    """Of the data, so that a record says what a checkpoint has seen."""
-    digest = hashlib.sha256()
-    for chat in chats:
-        digest.update(json.dumps([[m.role, m.content] for m in chat]).encode())
-    return digest.hexdigest()
