@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from longtail.types import SandboxSpec as SandboxSpec
     from longtail.types import Score as Score
     from longtail.types import Task as Task
+
+# Sampler and trainer share cores. OpenMP threads that spin while they wait make both several times slower; torch reads
+# this when it is loaded.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 _HOME = {
     "Body": "envs",

@@ -19,6 +19,8 @@ from torch import Tensor
 
 from longtail.models.staircase import Staircase, attend, attend_backward
 
+_LINALG: Any = cast("Any", torch.linalg)
+
 
 class _Shape:
     """What the layers of one pass share: sizes, rotation and attention plan."""
@@ -51,13 +53,12 @@ def source_hidden(model: Any, ids_N: Tensor, positions_N: Tensor, plan: Staircas
     """Last hidden states (M, C) at the packed positions `sources_M`."""
     body = model.model
     shape = _Shape(model, positions_N)
-    rows_U, which_M = sources_M.unique(return_inverse=True)
+    rows_U, which_M = _unique(sources_M)
     x_NC = body.embed_tokens(ids_N)
     last = len(body.layers) - 1
     apply = cast("Any", _Layer).apply
     for index, layer in enumerate(body.layers):
-        rows = rows_U if index == last else None
-        blocks = plan.only(rows_U) if index == last else plan
+        rows, blocks = (rows_U, plan.only(rows_U)) if index == last else (None, plan)
         attention, mlp = layer.self_attn, layer.mlp
         x_NC = apply(
             x_NC,
@@ -85,8 +86,8 @@ class _Layer(torch.autograd.Function):
         h_NC, scale1_N = _normalize(x_NC, shape.eps)
         q_fold, kv_fold = _fold_qkv(shape, q_w, k_w, v_w, norm1_C)
         read_UC = h_NC if rows is None else h_NC[rows]
-        q_UHE = (read_UC @ q_fold.t()).unflatten(1, (shape.heads, shape.width))
-        kv_NKE = (h_NC @ kv_fold.t()).unflatten(1, (2 * shape.kv_heads, shape.width))
+        q_UHE = (read_UC @ q_fold.t()).view(-1, shape.heads, shape.width)
+        kv_NKE = (h_NC @ kv_fold.t()).view(-1, 2 * shape.kv_heads, shape.width)
         k_NKE, v_NKE = kv_NKE[:, : shape.kv_heads], kv_NKE[:, shape.kv_heads :]
         rotation_N = shape.rotation
         _rotate(q_UHE, rotation_N if rows is None else rotation_N[rows])
@@ -104,7 +105,7 @@ class _Layer(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         shape, _, rows = ctx.how
-        x_NC, scale1_N, q_UHE, kv_NKE, o_UC, y_UC, scale2_U, gate_up_U2F, *weights = ctx.saved_tensors
+        x_NC, scale1_N, _, _, o_UC, y_UC, scale2_U, gate_up_U2F, *weights = ctx.saved_tensors
         norm1_C, q_w, k_w, v_w, o_w, norm2_C, gate_w, up_w, down_w = weights
         dy_UC, mlp_grads = _mlp_backward(grads[0], (y_UC, scale2_U, gate_up_U2F), (norm2_C, gate_w, up_w, down_w))
         do_w = dy_UC.t() @ o_UC
@@ -163,7 +164,7 @@ def _mlp_backward(
 
 def _normalize(x_NC: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """x / rms(x), and 1 / rms(x)."""
-    square_N = torch.linalg.vector_norm(x_NC, dim=1).square_()
+    square_N: Tensor = _LINALG.vector_norm(x_NC, dim=1).square_()
     scale_N = square_N.div_(x_NC.shape[1]).add_(eps).rsqrt_()
     return x_NC * scale_N[:, None], scale_N
 
@@ -176,18 +177,18 @@ def _normalize_backward(dh_NC: Tensor, h_NC: Tensor, scale_N: Tensor) -> Tensor:
 
 def _rotate(x_NHE: Tensor, rotation_N: Tensor) -> None:
     """Rotary embedding in place, on interleaved pairs."""
-    pairs = torch.view_as_complex(x_NHE.unflatten(-1, (-1, 2)))
+    pairs = torch.view_as_complex(x_NHE.view(*x_NHE.shape[:-1], -1, 2))
     pairs.mul_(rotation_N[:, None])
 
 
 def _interleave(weight: Tensor, heads: int) -> Tensor:
     """Rows of each head from (first halves, second halves) to pairs."""
-    return weight.unflatten(0, (heads, 2, -1)).transpose(1, 2).reshape_as(weight)
+    return weight.view(heads, 2, -1, weight.shape[1]).transpose(1, 2).reshape_as(weight)
 
 
 def _separate(weight: Tensor, heads: int) -> Tensor:
     """The inverse of _interleave()."""
-    return weight.unflatten(0, (heads, -1, 2)).transpose(1, 2).reshape_as(weight)
+    return weight.view(heads, -1, 2, weight.shape[1]).transpose(1, 2).reshape_as(weight)
 
 
 def _fold_qkv(shape: _Shape, q_w: Tensor, k_w: Tensor, v_w: Tensor, norm_C: Tensor) -> tuple[Tensor, Tensor]:
@@ -198,14 +199,19 @@ def _fold_qkv(shape: _Shape, q_w: Tensor, k_w: Tensor, v_w: Tensor, norm_C: Tens
 def _unfold_qkv(shape: _Shape, folded: tuple[Tensor, Tensor], weights: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """Gradients of (norm, q, k, v) from those of the folded matrices."""
     q_w, k_w, v_w, norm_C = weights
-    dk, dv = folded[1].split((len(k_w), len(v_w)))
-    parts = (_separate(folded[0], shape.heads), _separate(dk, shape.kv_heads), dv)
-    d_norm = sum((d * w).sum(0) for d, w in zip(parts, (q_w, k_w, v_w), strict=True))
-    return cast("Tensor", d_norm), *(d * norm_C for d in parts)
+    dq = _separate(folded[0], shape.heads)
+    dk, dv = _separate(folded[1][: len(k_w)], shape.kv_heads), folded[1][len(k_w) :]
+    d_norm = (dq * q_w).sum(0) + (dk * k_w).sum(0) + (dv * v_w).sum(0)
+    return d_norm, dq * norm_C, dk * norm_C, dv * norm_C
 
 
 def _fold_mlp(gate_w: Tensor, up_w: Tensor, norm_C: Tensor) -> Tensor:
     return torch.cat((gate_w, up_w)) * norm_C
+
+
+def _unique(x_M: Tensor) -> tuple[Tensor, Tensor]:
+    """Sorted distinct values, and where each value of x went."""
+    return cast("Any", x_M).unique(return_inverse=True)
 
 
 def _add_rows(into_NC: Tensor, rows: Tensor | None, add_UC: Tensor) -> None:

@@ -67,7 +67,7 @@ class Staircase:
         chosen = object.__new__(Staircase)
         parts: list[_Part] = []
         starts = torch.tensor([segment.start for segment in self._segments] + [1 << 62])
-        cuts: list[int] = torch.searchsorted(rows_U, starts).tolist()
+        cuts = cast("list[int]", cast("Any", torch.searchsorted(rows_U, starts)).tolist())
         for segment, first, last in zip(self._segments, cuts, cuts[1:], strict=False):
             spans = _spans(segment)
             before = _length(spans) - (segment.end - segment.start)

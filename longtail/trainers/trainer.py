@@ -1,4 +1,4 @@
-"""The torch trainer: packed micro-batches in, one optimizer step out. Not distributed; runs on a CPU.
+"""The torch trainer: packed micro-batches in, one optimizer step out. One device: a CPU, or the GPU where there is one.
 
     micro-batch -> packed forward -> hidden states of the M source tokens -> head -> loss -> backward
     ... summed over the micro-batches ... -> clip -> AdamW -> step
@@ -10,12 +10,14 @@ The same inputs give the same bits: no random numbers, one thread count, fixed o
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import hashlib
 import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -24,15 +26,16 @@ from torch import Tensor
 
 from longtail.config import TrainerConfig
 from longtail.errors import UserError
-from longtail.models.attention import TreePlan, packed_hidden
 from longtail.models.load import load_model, load_tokenizer
 from longtail.ports import Loss
 from longtail.trainers.checkpoint import read_tensors, write_directory, write_tensors
-from longtail.trainers.head import head_weight, target_logprobs
+from longtail.trainers.forward import Forward
 from longtail.trainers.schedule import factor
 from longtail.types import LossInputs, MicroBatch, StepResult
 
 T = TypeVar("T")
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
@@ -53,13 +56,12 @@ class TorchTrainer:
         """`model`: a directory, registered name or id. `threads` 0: all cores. `reference`: keep the first weights."""
         self._config = config
         self._num_steps = num_steps
-        self._worker = ThreadPoolExecutor(1, "trainer", initializer=_set_threads, initargs=(threads,))
+        self._worker = ThreadPoolExecutor(1, "trainer", initializer=_prepare_thread, initargs=(threads,))
         cast("Any", torch).manual_seed(seed)  # for weights that a checkpoint lacks and the model makes up
-        self._model = load_model(model)
+        self._forward = Forward(load_model(model))
+        self._reference = Forward(load_model(model).requires_grad_(False)) if reference else None
         self._tokenizer = load_tokenizer(model)
-        self._reference = load_model(model).requires_grad_(False) if reference else None
-        self._parameters: dict[str, Tensor] = dict(self._model.named_parameters())
-        head_weight(self._model)
+        self._parameters: dict[str, Tensor] = dict(self._forward.model.named_parameters())  # tied weights stand once
         self._optimizer = torch.optim.AdamW(
             self._parameters.values(),
             lr=config.lr,
@@ -124,7 +126,7 @@ class TorchTrainer:
 
     def _learn(self, batch: MicroBatch, loss: Loss) -> tuple[int, dict[str, float]]:
         """Add the gradient of one micro-batch; its number of trained tokens, and metric sums."""
-        logprobs_M, entropy_M, _ = _logprobs(self._model, batch)
+        logprobs_M, entropy_M, _ = self._forward.logprobs(batch)
         value, metrics = loss(logprobs_M, self._inputs(batch))
         value.backward()
         tensors = {**metrics, "entropy": entropy_M.sum()}
@@ -135,13 +137,14 @@ class TorchTrainer:
         reference_M = None
         if self._reference is not None:
             with torch.no_grad():
-                reference_M = _logprobs(self._reference, batch)[0]
+                reference_M = self._reference.logprobs(batch)[0]
+        tensor = self._forward.tensor
         return LossInputs(
-            logprobs_M=torch.tensor(batch.logprobs),
-            advantages_M=torch.tensor(batch.advantages),
-            weights_M=torch.tensor(batch.weights),
-            staleness_M=self._step_number - torch.tensor(batch.versions),
-            sequences_M=torch.tensor(batch.sequences),
+            logprobs_M=tensor(batch.logprobs),
+            advantages_M=tensor(batch.advantages),
+            weights_M=tensor(batch.weights),
+            staleness_M=self._step_number - tensor(batch.versions),
+            sequences_M=tensor(batch.sequences),
             reference_M=reference_M,
         )
 
@@ -159,8 +162,8 @@ class TorchTrainer:
         total = nll = right = 0.0
         with torch.no_grad():
             for batch in microbatches:
-                logprobs_M, _, best_M = _logprobs(self._model, batch)
-                weights_M = torch.tensor(batch.weights)
+                logprobs_M, _, best_M = self._forward.logprobs(batch)
+                weights_M = self._forward.tensor(batch.weights)
                 total += float(weights_M.sum())
                 nll -= float((weights_M * logprobs_M).sum())
                 right += float((weights_M * best_M).sum())
@@ -170,7 +173,7 @@ class TorchTrainer:
 
     def _write(self, directory: Path) -> None:
         """A model directory that transformers can load, and beside it what resuming needs."""
-        self._model.config.save_pretrained(directory)
+        self._forward.model.config.save_pretrained(directory)
         self._tokenizer.save_pretrained(directory)
         write_tensors(directory / "model.safetensors", self._parameters)
         moments = {
@@ -233,18 +236,15 @@ class MetricSums:
         return {"loss": self._sums.get("loss_total", 0.0), **means, **whole}
 
 
-def _logprobs(model: Any, batch: MicroBatch) -> tuple[Tensor, Tensor, Tensor]:
-    """Log-probabilities, entropies and "was the likeliest" of the trained tokens."""
-    hidden_NC = packed_hidden(model, torch.tensor(batch.ids), torch.tensor(batch.positions), TreePlan(batch.segments))
-    hidden_MC = hidden_NC[torch.tensor(batch.sources)]
-    targets_M, temperatures_M = torch.tensor(batch.target_ids), torch.tensor(batch.temperatures)
-    return target_logprobs(hidden_MC, head_weight(model), targets_M, temperatures_M)
-
-
-def _set_threads(threads: int) -> None:
-    # The setting belongs to the thread that computes.
+def _prepare_thread(threads: int) -> None:
+    """Settings of the thread that computes."""
     if threads:
         torch.set_num_threads(threads)
+    with suppress(OSError, AttributeError):  # another libc: slower, not wrong
+        # glibc gives large blocks back to the kernel at each free; their page faults cost a fifth of a step.
+        libc = ctypes.CDLL(None)
+        libc.mallopt(_M_MMAP_THRESHOLD, 1 << 30)
+        libc.mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)
 
 
 def _fingerprints(tokenizer: Any) -> dict[str, str]:
