@@ -128,21 +128,30 @@ class Launcher:
 
     async def nurse(self, cgroup: Sequence[int]) -> Nurse:
         """A new nurse, which joins the cgroups of these cgroup.procs files. Raises SandboxLost."""
-        async with self._starting:
-            if self._channel is None:
-                await self._start()
-        assert self._channel is not None
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         try:
-            socket.send_fds(self._channel, [b"nurse"], [theirs.fileno(), *cgroup])
-        except OSError as error:
+            async with self._starting:
+                await self._send([theirs.fileno(), *cgroup])
+        except BaseException:
             ours.close()
-            await self.close()  # the next nurse starts another launcher
-            raise SandboxLost(f"the sandbox launcher ended: {error.strerror}") from None
+            raise
         finally:
             theirs.close()
         return Nurse(ours)
+
+    async def _send(self, fds: Sequence[int]) -> None:
+        """Hand over what a nurse needs, to a new launcher if the one there was has ended."""
+        for _ in range(2):
+            if self._channel is None:
+                await self._start()
+            assert self._channel is not None
+            try:
+                socket.send_fds(self._channel, [b"nurse"], fds)
+                return
+            except OSError:
+                await self.close()
+        raise SandboxLost(f"the sandbox launcher ends at once: {self.said()}")
 
     async def _start(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -161,7 +170,8 @@ class Launcher:
             raise SandboxLost(f"the sandbox launcher did not start: {self.said()}")
 
     def _spawn(self, channel: int) -> subprocess.Popen[bytes]:
-        start = f"import os, sys; os.dup2({channel}, 3); sys.path.insert(0, sys.argv.pop()); "
+        start = f"import os, sys; os.dup2({channel}, 3); {channel} == 3 or os.close({channel}); "
+        start += "sys.path.insert(0, sys.argv.pop()); "
         command = [sys.executable, "-I", "-S", "-c", f"{start}from _longtail import stage; stage.main()"]
         with self._log.open("wb") as log:
             return subprocess.Popen(

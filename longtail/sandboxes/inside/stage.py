@@ -20,6 +20,7 @@ from typing import Any
 
 from . import linux
 
+_CHANNEL = 3  # the socket to the driver, for the launcher
 _NEW = "/tmp"  # covered by the new root; it is everywhere, and bubblewrap needs it too
 _SYSTEM = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _ETC = {
@@ -46,6 +47,7 @@ def main() -> None:
         os.close(fd)
     linux.enter_root(_NEW, "/old")
     if launcher := os.fork():
+        os.close(_CHANNEL)  # the driver is to see it close with the launcher
         os._exit(os.waitstatus_to_exitcode(os.waitpid(launcher, 0)[1]) & 0x7F)
     # over the host's, which has to stay below: the kernel asks for one that shows everything
     linux.mount("proc", "/proc", "proc", linux.MS_NOSUID | linux.MS_NODEV)
