@@ -65,12 +65,10 @@ class Nurse:
             try:
                 first, hold = self._start(request)
             except OSError as error:
-                os.close(fds[0])
                 self._driver.send(json.dumps({"error": error.strerror or str(error)}).encode())
-                _reap_all()
-            else:
-                self._attend(request, fds[0], first)
-                os.close(hold)
+                os._exit(1)  # what was half made ends with it
+            self._attend(request, fds[0], first)
+            os.close(hold)
 
     def _attend(self, request: dict[str, Any], control: int, first: int) -> None:
         """Put an agent into the sandbox, tell the driver, and stay until all has ended, as it does with the agent."""
@@ -84,7 +82,9 @@ class Nurse:
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(first, signal.SIGKILL)
         os.close(first)
-        _reap_all()
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                os.waitpid(-1, 0)
 
     def _start(self, request: dict[str, Any]) -> tuple[int, int]:
         """Returns a pidfd of the sandbox's pid 1, and a descriptor whose closing ends it. Raises OSError."""
@@ -167,12 +167,6 @@ class Nurse:
         linux.set_dumpable(False)
 
 
-def _reap_all() -> None:
-    with contextlib.suppress(ChildProcessError):
-        while True:
-            os.waitpid(-1, 0)
-
-
 def _await_first(output: int, info: int) -> int:
     """A pidfd of pid 1, once it runs. Raises OSError with what bubblewrap says instead."""
     said = b""
@@ -189,9 +183,6 @@ def _await_first(output: int, info: int) -> int:
     os.close(info)
     if first >= 0 and said == _ALIVE:
         return first
-    if first >= 0:
-        signal.pidfd_send_signal(first, signal.SIGKILL)
-        os.close(first)
     raise OSError(said.decode(errors="replace").strip() or "bubblewrap did not start")
 
 
