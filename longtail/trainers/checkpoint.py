@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import shutil
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from safetensors.torch import load, save
 from torch import Tensor
 
 from longtail.errors import DiskFull
+
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # fcntl.h, linux/fs.h
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
@@ -36,10 +39,9 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 def write_directory(path: Path, fill: Callable[[Path], None]) -> None:
     """A directory with what `fill` puts into it, atomically; an older one of that name is replaced. Raises DiskFull."""
-    aside, old = (path.with_name(f".{path.name}.{suffix}") for suffix in ("tmp", "old"))
+    aside = path.with_name(f".{path.name}.tmp")
     with _disk(path, aside):
         _remove(aside)
-        _remove(old)
         aside.mkdir(parents=True)
         fill(aside)
         for file in sorted(aside.rglob("*")):
@@ -48,10 +50,11 @@ def write_directory(path: Path, fill: Callable[[Path], None]) -> None:
                     os.fsync(handle.fileno())
         _sync_directory(aside)
         if path.exists():
-            path.rename(old)
-        aside.rename(path)
+            _exchange(aside, path)
+        else:
+            aside.rename(path)
         _sync_directory(path.parent)
-        _remove(old)
+        _remove(aside)
 
 
 @contextmanager
@@ -64,6 +67,16 @@ def _disk(path: Path, aside: Path) -> Generator[None]:
             raise
         _remove(aside)
         raise DiskFull(f"no space left to write {path}") from error
+
+
+def _exchange(aside: Path, path: Path) -> None:
+    """Swap two directories in one operation where the system can; else there is a moment without `path`."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    with suppress(AttributeError):
+        if libc.renameat2(_AT_FDCWD, bytes(aside), _AT_FDCWD, bytes(path), _RENAME_EXCHANGE) == 0:
+            return
+    _remove(path)
+    aside.rename(path)
 
 
 def _remove(path: Path) -> None:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 
 from longtail.config import TrainerConfig
@@ -197,7 +198,7 @@ class TorchTrainer:
             state = json.loads((directory / "state.json").read_text())
             weights = read_tensors(directory / "model.safetensors")
             moments = read_tensors(directory / "optimizer.safetensors")
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, SafetensorError) as error:
             raise UserError(f"{directory}: not a readable checkpoint: {error}") from error
         _check_fit(directory, state, self._tokenizer, weights, self._parameters)
         torch.set_rng_state(moments.pop("rng"))
