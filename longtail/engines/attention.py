@@ -117,7 +117,7 @@ def padded_length(length: int) -> int:
 def _layer(pool: PagePool, layer: int, kv_heads: int, width: int) -> Tensor:
     """Pages of a layer, (pages, K, 2, PAGE, E)."""
     start = layer * pool.layer_floats
-    return pool.storage_PF[:, start : start + pool.layer_floats].unflatten(1, (kv_heads, 2, PAGE, width))
+    return pool.storage_PF[:, start : start + pool.layer_floats].view(-1, kv_heads, 2, PAGE, width)
 
 
 def _mask(hidden: Tensor) -> Tensor:
@@ -135,7 +135,7 @@ class _Decoding:
         table_Dn = np.zeros((len(sequences), keys // PAGE), np.int64)
         for row, sequence in zip(table_Dn, sequences, strict=True):
             row[: sequence.pages] = sequence.table[: sequence.pages]
-        self._table_Dn = torch.from_numpy(table_Dn).to(device)  # pyright: ignore[reportUnknownMemberType]
+        self._table_Dn = torch.as_tensor(table_Dn, device=device)
         self._pages_D = self._table_Dn.gather(1, self._positions_D[:, None] // PAGE)[:, 0]
         self._mask_D11L = _mask(torch.arange(keys, device=device) > self._positions_D[:, None])[:, None, None]
 
@@ -148,8 +148,8 @@ class _Decoding:
         pages[self._pages_D, :, 0, at_D] = key_KNE[:, :count].transpose(0, 1)
         pages[self._pages_D, :, 1, at_D] = value_KNE[:, :count].transpose(0, 1)
         kv_2DKLE = pages[self._table_Dn].permute(3, 0, 2, 1, 4, 5).flatten(3, 4)
-        query_DKGE = query_HNE[:, :count].transpose(0, 1).unflatten(1, (kv_heads, -1))
-        groups = query_DKGE.shape[2]
+        groups = len(query_HNE) // kv_heads
+        query_DKGE = query_HNE[:, :count].transpose(0, 1).reshape(count, kv_heads, groups, width)
         query_DKGE = pad(query_DKGE, (0, 0, 0, -groups % 4))
         mask = self._mask_D11L.expand(-1, -1, query_DKGE.shape[2], -1)
         seen_DKGE = scaled_dot_product_attention(query_DKGE, kv_2DKLE[0], kv_2DKLE[1], attn_mask=mask, scale=scale)
@@ -166,7 +166,7 @@ class _Prefilling:
         keys = padded_length(self._done + self._count)
         table_n = np.zeros(keys // PAGE, np.int64)
         table_n[: chunk.sequence.pages] = chunk.sequence.table[: chunk.sequence.pages]
-        self._table_n = torch.from_numpy(table_n).to(device)  # pyright: ignore[reportUnknownMemberType]
+        self._table_n = torch.as_tensor(table_n, device=device)
         positions_C = torch.arange(self._done, self._done + self._count, device=device)
         self._pages_C, self._at_C = self._table_n[positions_C // PAGE], positions_C % PAGE
         self._blocks = [self._block(first) for first in range(0, self._count, QUERY_BLOCK)]
@@ -191,7 +191,7 @@ class _Prefilling:
         for first, last, mask_CL in self._blocks:
             rows, keys = mask_CL.shape
             query_HCE = query_HNE[:, self._start + first : self._start + last]
-            query_KGCE = pad(query_HCE, (0, 0, 0, rows - (last - first))).unflatten(0, (kv_heads, groups))
+            query_KGCE = pad(query_HCE, (0, 0, 0, rows - (last - first))).reshape(kv_heads, groups, rows, width)
             key_KGLE, value_KGLE = kv_2KLE[:, :, None, :keys].expand(-1, -1, groups, -1, -1)
             seen_KGCE = scaled_dot_product_attention(query_KGCE, key_KGLE, value_KGLE, attn_mask=mask_CL, scale=scale)
             seen_HCE = seen_KGCE.flatten(0, 1)[:, : last - first]

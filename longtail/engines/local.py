@@ -17,11 +17,12 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load_file as load_any_file  # pyright: ignore[reportUnknownVariableType]
+from torch import Tensor
 
 from longtail.config import EngineConfig
 from longtail.engines.worker import Ended, Worker
@@ -30,6 +31,9 @@ from longtail.models.forward import open_forward
 from longtail.types import Completion, EngineStats, GenerateRequest
 
 Command = tuple[Callable[[], Any], "asyncio.Future[Any] | None"]  # work between two passes, and who waits for it
+
+
+load_file = cast("Callable[[Path], dict[str, Tensor]]", load_any_file)  # its stub leaves types open
 
 
 class LocalEngine:

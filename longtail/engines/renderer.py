@@ -138,9 +138,9 @@ def _file(model: str, where: Path | str, name: str) -> Path:
         if not file.is_file():
             raise UserError(f"model '{model}': {where} holds no {name}")
         return file
-    import huggingface_hub
+    from huggingface_hub import hf_hub_download  # pyright: ignore[reportUnknownVariableType]
 
-    download = cast("Callable[[str, str], str]", huggingface_hub.hf_hub_download)
+    download = cast("Callable[[str, str], str]", hf_hub_download)
     try:
         return Path(download(where, name))
     except OSError as error:
@@ -165,9 +165,9 @@ def _template(model: str, where: Path | str, settings: Mapping[str, Any]) -> str
 
 def _compile(model: str, source: str) -> Any:
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-    cast("dict[str, Any]", environment.filters)["tojson"] = _to_json
-    names = cast("dict[str, Any]", environment.globals)
-    names |= {"raise_exception": _refuse, "strftime_now": _now}
+    loose: Any = environment  # its stubs leave types open
+    loose.filters["tojson"] = _to_json
+    loose.globals |= {"raise_exception": _refuse, "strftime_now": _now}
     try:
         return environment.from_string(_GENERATION_TAGS.sub("", source))
     except TemplateError as error:

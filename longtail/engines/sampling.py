@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -60,15 +61,19 @@ def draw(logits_MV: Tensor, samplings: Sequence[Sampling], uniform_M: NDArray[np
         logits_MV = _keep_top_p(_keep_top_k(logits_MV, samplings), samplings)
         chances_MBW = _blocks(logits_MV)
         kept_MB = _cumulative(chances_MBW)
-    ids_M = _inverse(chances_MBW, kept_MB, torch.from_numpy(uniform_M).to(device))
+    ids_M = _inverse(chances_MBW, kept_MB, torch.as_tensor(uniform_M, device=device))
     total_M, kept_M = total_MB[:, -1], kept_MB[:, -1]
     logprob_M = logits_MV.gather(-1, ids_M[:, None])[:, 0].double() - kept_M.log()
     return Drawn(
-        ids=ids_M.tolist(),
-        logprobs=logprob_M.tolist(),
-        log_mass=(kept_M / total_M).log().tolist(),
-        finite=total_M.isfinite().tolist(),
+        ids=_list(ids_M),
+        logprobs=_list(logprob_M),
+        log_mass=_list((kept_M / total_M).log()),
+        finite=_list(total_M.isfinite()),
     )
+
+
+def _list(values_M: Tensor) -> list[Any]:
+    return cast("list[Any]", values_M.tolist())  # pyright: ignore[reportUnknownMemberType]
 
 
 def _cuts(sampling: Sampling) -> bool:
@@ -106,7 +111,9 @@ def _keep_top_p(logits_MV: Tensor, samplings: Sequence[Sampling]) -> Tensor:
 def _blocks(logits_MV: Tensor) -> Tensor:
     """exp of the logits, (M, B, WIDTH)."""
     short = -logits_MV.shape[1] % WIDTH
-    return (pad(logits_MV, (0, short), value=-torch.inf) if short else logits_MV).exp().unflatten(-1, (-1, WIDTH))
+    return (
+        (pad(logits_MV, (0, short), value=-torch.inf) if short else logits_MV).exp().reshape(len(logits_MV), -1, WIDTH)
+    )
 
 
 def _cumulative(chances_MBW: Tensor) -> Tensor:

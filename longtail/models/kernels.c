@@ -19,7 +19,8 @@ typedef float vec __attribute__((vector_size(32)));
 typedef float loose __attribute__((vector_size(32), aligned(4), may_alias));
 typedef int32_t ivec __attribute__((vector_size(32)));
 
-enum { PAGE = 16, TILE = 6, WORTH = 64 /* rows of small work that pay for a second thread */ };
+enum { PAGE = 16, TILE = 6 };
+enum { WORTH = 64, WORTH_PRODUCTS = 400000 }; /* rows, or products, that pay for a second thread */
 
 static inline vec load(const float *p) { return *(const loose *)p; }
 static inline void store(float *p, vec v) { *(loose *)p = v; }
@@ -95,7 +96,7 @@ static int64_t tiles(int64_t rows) { return (rows + TILE - 1) / TILE; }
 void lt_linear(const float *x, const float *packed, int64_t rows, int64_t width, int64_t depth, float *out, int add,
                int threads) {
   int64_t count = tiles(rows);
-#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads) if (rows * width * depth >= WORTH_PRODUCTS)
   for (int64_t panel = 0; panel < width / 16; panel++) {
     const float *w = packed + panel * depth * 16;
     for (int64_t t = 0; t < count; t++) {
@@ -229,7 +230,8 @@ static inline __attribute__((always_inline)) void attend(const Attention *a, int
 /* Writes the keys and values of all tokens, then attends. Returns 0, or 1 when there is no memory. */
 int lt_attend(const Attention *a, int threads) {
   int64_t group = a->heads / a->kv_heads, parts = tiles(group), failed = 0;
-#pragma omp parallel num_threads(threads)
+  int64_t products = a->tokens * a->heads * a->longest * a->width;
+#pragma omp parallel num_threads(threads) if (products >= WORTH_PRODUCTS)
   {
     float *scores = malloc(sizeof(float) * TILE * (size_t)(a->longest + PAGE));
 #pragma omp for schedule(static)

@@ -76,14 +76,14 @@ class FusedLlama:
 
     def hidden(self, ids_N: Tensor, positions_N: Tensor, plan: Plan) -> Tensor:
         kernels, shape = self._kernels, self.shape
-        count = len(ids_N)
+        count, queries, turned = len(ids_N), shape.heads, shape.heads + shape.kv_heads
         scale = shape.head_dim**-0.5
         x_NW = functional.embedding(ids_N, self._embed_VW)
         for index, layer in enumerate(self._layers):
             qkv_NC = kernels.linear(kernels.rms_norm(x_NW, layer.norm_W, self._eps), layer.qkv)
-            kernels.rope(qkv_NC, shape.heads + shape.kv_heads, positions_N, self._rope_LE)
+            kernels.rope(qkv_NC, turned, positions_N, self._rope_LE)
             heads_CNE = qkv_NC.view(count, -1, shape.head_dim).transpose(0, 1)
-            query_HNE, key_KNE, value_KNE = heads_CNE.split((shape.heads, shape.kv_heads, shape.kv_heads))
+            query_HNE, key_KNE, value_KNE = heads_CNE[:queries], heads_CNE[queries:turned], heads_CNE[turned:]
             seen_NHE = plan.attend(index, query_HNE, key_KNE, value_KNE, scale)
             kernels.linear(seen_NHE.view(count, -1), layer.out, x_NW)
             gate_up_NC = kernels.linear(kernels.rms_norm(x_NW, layer.mlp_norm_W, self._eps), layer.gate_up)

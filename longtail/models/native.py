@@ -12,6 +12,7 @@ import platform
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 
@@ -96,7 +97,7 @@ class Native:
             raise MemoryError("no memory for the scores of attention")
 
 
-def _function(library: ctypes.CDLL, name: str, *arguments: type) -> ctypes._NamedFuncPointer:
+def _function(library: ctypes.CDLL, name: str, *arguments: type) -> Callable[..., int]:
     function = library[name]
     function.argtypes = arguments
     return function

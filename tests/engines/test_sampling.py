@@ -43,8 +43,8 @@ def naive(logits: list[float], sampling: Sampling) -> list[float]:
     return [chances[i] / running if i in keep else 0.0 for i in range(len(chances))]
 
 
-@settings(deadline=None, max_examples=60)
-@given(rows, st.sampled_from([5, 64, 200, 1500]))
+@settings(deadline=None, max_examples=50)
+@given(rows, st.sampled_from([5, 64, 200]))
 def test_draws_follow_a_naive_computation(rows, vocab):
     logits_MV = torch.stack([logits_of(seed, vocab) for seed, _, _ in rows])
     drawn = draw(logits_MV.clone(), [sampling for _, sampling, _ in rows], np.array([u for _, _, u in rows]))
