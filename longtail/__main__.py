@@ -1,0 +1,5 @@
+"""`python -m longtail` is the `longtail` command."""
+
+from longtail.cli import main
+
+main()

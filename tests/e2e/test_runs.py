@@ -1,0 +1,100 @@
+"""Whole runs through the command line: a real engine, a real trainer, real sandboxes, a random policy."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from longtail.journal import list_trajectories, read_history
+
+ROOT = Path(__file__).parents[2]
+SMALL = ["num_steps=3", "groups_per_step=2", "rollout.group_size=2", "eval.tasks=2", "trainer.lr=1e-2"]
+
+
+def longtail(*words: str | Path, check: int = 0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "longtail", *map(str, words)], capture_output=True, text=True, cwd=ROOT
+    )
+    assert done.returncode == check, done.stdout + done.stderr
+    return done
+
+
+def options(policy: Path, run: Path, *more: str) -> list[str]:
+    words = [*SMALL, f'model.path="{policy}"', "model.threads=1", *more]
+    return [*(part for word in words for part in ("-o", word)), "--run-dir", str(run)]
+
+
+def weights(run: Path):
+    newest = max((run / "checkpoints").glob("step-*"))
+    return load_file(newest / "model.safetensors")
+
+
+def same(left: Path, right: Path) -> bool:
+    a, b = weights(left), weights(right)
+    return a.keys() == b.keys() and all((a[name] == b[name]).all() for name in a)
+
+
+def test_a_policy_trains_on_a_reward_function_and_leaves_a_whole_run_directory(policy: Path, tmp_path: Path):
+    run = tmp_path / "run"
+    longtail("train", "recipes/arithmetic.toml", *options(policy, run))
+    result = json.loads((run / "result.json").read_text())
+    assert result["steps"] == 3
+    assert 0.0 <= result["success_before"] <= 1.0
+    assert (run / "report.html").stat().st_size > 1000
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [1, 2, 3]
+    assert all(line["staleness_max"] == 0 for line in lines)
+    assert all(abs(line["train/ratio"] - 1) < 1e-3 for line in lines if "train/ratio" in line)
+
+
+@pytest.mark.parametrize("lag", [0, 2])
+def test_a_policy_trains_in_real_sandboxes(policy: Path, tmp_path: Path, lag: int):
+    run = tmp_path / "run"
+    more = [f"max_lag={lag}", "algorithm.overrides.importance_cap=2.0", "algorithm.overrides.zero_variance='keep'"]
+    longtail("train", "recipes/repair.toml", *options(policy, run, *more))
+    assert read_history(run).step == 3
+    ended = list_trajectories(run)
+    assert len([one for one in ended if one.step is not None]) == 12
+    assert all(one.outcome in ("done", "policy") for one in ended if one.outcome)
+    assert longtail("show", run, ended[0].id).stdout
+
+
+def test_the_same_seed_gives_the_same_weights_and_a_kill_between_steps_changes_nothing(policy: Path, tmp_path: Path):
+    more = ["algorithm.overrides.zero_variance='keep'", "trainer.checkpoint_every=1"]
+    for name in ("first", "second"):
+        longtail("train", "recipes/arithmetic.toml", *options(policy, tmp_path / name, *more))
+    assert same(tmp_path / "first", tmp_path / "second")
+    killed = tmp_path / "killed"
+    command = [sys.executable, "-m", "longtail", "train", "recipes/arithmetic.toml", *options(policy, killed, *more)]
+    driver = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while not (killed / "checkpoints" / "step-000001" / "state.json").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.kill(driver.pid, signal.SIGKILL)
+    driver.wait()
+    longtail("train", "recipes/arithmetic.toml", *options(policy, killed, *more))
+    assert same(tmp_path / "first", killed)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["recipes/repair.toml", "-o", "trainer.lrr=1"], "did you mean 'trainer.lr'?"),
+        (["recipes/repair.toml", "-o", "model.path=/nowhere"], "model '/nowhere': no such directory"),
+        (["recipes/repair.toml", "-o", "max_lag=1"], "importance_cap"),
+        (["recipes/nothing.toml"], "no such configuration file"),
+        (["recipes/repair.toml", "-o", "env.entry=nothing:here"], "No module named 'nothing'"),
+        (["recipes/repair.toml", "-o", "env.params.solvd=1"], "solvd"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(words: list[str], sentence: str, tmp_path: Path):
+    done = longtail("train", *words, "--run-dir", tmp_path / "run", check=2)
+    assert sentence in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert not (tmp_path / "run").exists()
