@@ -128,6 +128,7 @@ class Scheduler:
 
         async with asyncio.TaskGroup() as group:
             jobs = [group.create_task(one(number, task)) for number, task in enumerate(tasks)]
+        self._check_failures()
         return [job.result() for job in jobs]
 
     # --- admission and choice -------------------------------------------------------------------------------------

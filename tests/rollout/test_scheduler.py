@@ -216,3 +216,14 @@ async def test_a_resumed_run_first_repeats_what_was_in_flight_at_the_cut():
     async with world.clock.running(), scheduler.start(2) as rollouts:
         groups = await rollouts.take(4)
     assert [group.index for group in groups] == [3, 7, 9, 10]
+
+
+async def test_an_evaluation_lost_to_infrastructure_is_not_a_result():
+    async def lost(task, ctx):
+        raise SandboxLost("host down")
+
+    world = world_of(lost)
+    scheduler = Scheduler(world, TASKS, plan_of(num_steps=0, retries=0))
+    async with world.clock.running(), scheduler.start(0) as rollouts:
+        with pytest.raises(InfrastructureError, match="host down"):
+            await rollouts.once(TASKS[:5], name="eval-test-0", sampling=Sampling())
