@@ -48,8 +48,8 @@ class NativeAttention:
         self._pool = pool
         firsts = [chunk.sequence.computed for chunk in chunks]
         counts = [chunk.count for chunk in chunks]
-        addresses = [chunk.sequence.table.ctypes.data for chunk in chunks]
-        self._keep = [chunk.sequence.table for chunk in chunks]
+        self._sequences = [chunk.sequence for chunk in chunks]  # keeps their tables
+        addresses = [sequence.address for sequence in self._sequences]
         self._tables = np.repeat(np.array(addresses, np.uint64), counts)
         starts = np.repeat(np.cumsum([0, *counts[:-1]]), counts)
         self._positions = np.repeat(np.array(firsts, np.int64), counts) + np.arange(sum(counts)) - starts

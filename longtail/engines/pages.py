@@ -81,6 +81,7 @@ class Running:
     limit: int  # tokens of prompt and reply together
     submitted_s: float
     table: NDArray[np.int32]  # its pages; the first `pages` are set
+    address: int = field(init=False)  # of the table
     pages: int = 0
     started_s: float = 0.0
     computed: int = 0
@@ -89,6 +90,9 @@ class Running:
     logprobs: list[float] = field(default_factory=list[float])
     log_mass: list[float] = field(default_factory=list[float])
     versions: list[int] = field(default_factory=list[int])
+
+    def __post_init__(self) -> None:
+        self.address = self.table.ctypes.data
 
     @property
     def pending(self) -> int:

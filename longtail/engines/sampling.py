@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
 
+from longtail.models.native import native
 from longtail.types import Sampling
 
 WIDTH = 64  # tokens of a block of the inverse CDF
@@ -54,26 +55,25 @@ def draw(logits_MV: Tensor, samplings: Sequence[Sampling], uniform_M: NDArray[np
     temperature_M = [sampling.temperature or 1.0 for sampling in samplings]
     if any(value != 1.0 for value in temperature_M):
         logits_MV /= torch.tensor(temperature_M, device=device)[:, None]
-    logits_MV -= logits_MV.amax(-1, keepdim=True)
-    chances_MBW = _blocks(logits_MV)
-    kept_MB = total_MB = _cumulative(chances_MBW)
+    goal_M = torch.as_tensor(uniform_M, device=device)
+    ids_M, logprob_M, kept_M = _inverse(logits_MV, goal_M)
+    mass_M = torch.zeros_like(logprob_M)
     if any(_cuts(sampling) for sampling in samplings):
-        logits_MV = _keep_top_p(_keep_top_k(logits_MV, samplings), samplings)
-        chances_MBW = _blocks(logits_MV)
-        kept_MB = _cumulative(chances_MBW)
-    ids_M = _inverse(chances_MBW, kept_MB, torch.as_tensor(uniform_M, device=device))
-    total_M, kept_M = total_MB[:, -1], kept_MB[:, -1]
-    logprob_M = logits_MV.gather(-1, ids_M[:, None])[:, 0].double() - kept_M.log()
-    return Drawn(
-        ids=_list(ids_M),
-        logprobs=_list(logprob_M),
-        log_mass=_list((kept_M / total_M).log()),
-        finite=_list(total_M.isfinite()),
-    )
+        total_M = kept_M
+        cut_MV = _keep_top_p(_keep_top_k(logits_MV, samplings), samplings)
+        ids_M, logprob_M, kept_M = _inverse(cut_MV, goal_M)
+        mass_M = kept_M - total_M
+    return Drawn(ids=_list(ids_M), logprobs=_list(logprob_M), log_mass=_list(mass_M), finite=_list(kept_M.isfinite()))
 
 
 def _list(values_M: Tensor) -> list[Any]:
     return cast("list[Any]", values_M.tolist())  # pyright: ignore[reportUnknownMemberType]
+
+
+def _inverse(logits_MV: Tensor, uniform_M: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Tokens by the inverse CDF, their log-probabilities, and the log of the sum of exp(logits)."""
+    code = native() if logits_MV.device.type == "cpu" else None
+    return code.draw(logits_MV, uniform_M) if code else _torch_inverse(logits_MV, uniform_M)
 
 
 def _cuts(sampling: Sampling) -> bool:
@@ -96,11 +96,12 @@ def _keep_top_p(logits_MV: Tensor, samplings: Sequence[Sampling]) -> Tensor:
     if all(share >= 1 for share in shares):
         return logits_MV
     share_M1 = torch.tensor(shares, dtype=torch.float64, device=logits_MV.device)[:, None]
-    wanted_M1 = share_M1 * _cumulative(_blocks(logits_MV))[:, -1:]
+    most_M1 = logits_MV.amax(-1, keepdim=True)
+    wanted_M1 = share_M1 * _cumulative(_chances(logits_MV - most_M1))[:, -1:]
     vocab = logits_MV.shape[1]
     for count in (min(FIRST_SORTED, vocab), vocab):
         top_MK = logits_MV.topk(count).values
-        reached_MK = top_MK.exp().double().cumsum(-1) >= wanted_M1
+        reached_MK = (top_MK - most_M1).exp().double().cumsum(-1) >= wanted_M1
         if bool((reached_MK[:, -1:] | (share_M1 >= 1)).all()):
             break
     last_M1 = top_MK.gather(-1, reached_MK.int().argmax(-1, keepdim=True))
@@ -108,28 +109,34 @@ def _keep_top_p(logits_MV: Tensor, samplings: Sequence[Sampling]) -> Tensor:
     return logits_MV.masked_fill(logits_MV < last_M1, -torch.inf)
 
 
-def _blocks(logits_MV: Tensor) -> Tensor:
-    """exp of the logits, (M, B, WIDTH)."""
-    short = -logits_MV.shape[1] % WIDTH
-    return (
-        (pad(logits_MV, (0, short), value=-torch.inf) if short else logits_MV).exp().reshape(len(logits_MV), -1, WIDTH)
-    )
+def _chances(shifted_MV: Tensor) -> Tensor:
+    """exp, (M, B, WIDTH)."""
+    short = -shifted_MV.shape[1] % WIDTH
+    whole_MV = pad(shifted_MV, (0, short), value=-torch.inf) if short else shifted_MV
+    return whole_MV.exp().reshape(len(shifted_MV), -1, WIDTH)
 
 
 def _cumulative(chances_MBW: Tensor) -> Tensor:
-    """Running sums of the blocks, (M, B), float64. All sums of chances come from here: equal sets have equal bits."""
+    """Running sums of the blocks, (M, B), float64."""
     return chances_MBW.sum(-1).double().cumsum(-1)
 
 
-def _inverse(chances_MBW: Tensor, cumulative_MB: Tensor, uniform_M: Tensor) -> Tensor:
-    """The inverse CDF, first over blocks, then inside one. Never a token of chance 0."""
-    goal_M = _below(uniform_M * cumulative_MB[:, -1], cumulative_MB[:, -1])
+def _torch_inverse(logits_MV: Tensor, uniform_M: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The inverse CDF first over blocks, then inside one. Never a token of chance 0."""
+    most_M1 = logits_MV.amax(-1, keepdim=True)
+    chances_MBW = _chances(logits_MV - most_M1)
+    cumulative_MB = _cumulative(chances_MBW)
+    total_M = cumulative_MB[:, -1]
+    goal_M = _below(uniform_M * total_M, total_M)
     block_M = (cumulative_MB <= goal_M[:, None]).sum(-1).clamp_(max=cumulative_MB.shape[1] - 1)
     row_M = torch.arange(len(block_M), device=block_M.device)
     inner_MW = chances_MBW[row_M, block_M].double().cumsum(-1)
     before_M = torch.where(block_M > 0, cumulative_MB[row_M, (block_M - 1).clamp(min=0)], 0.0)
     rest_M = _below(goal_M - before_M, inner_MW[:, -1])
-    return block_M * WIDTH + (inner_MW <= rest_M[:, None]).sum(-1).clamp_(max=WIDTH - 1)
+    ids_M = block_M * WIDTH + (inner_MW <= rest_M[:, None]).sum(-1).clamp_(max=WIDTH - 1)
+    ids_M = ids_M.clamp_(max=logits_MV.shape[1] - 1)  # numbers that are not finite lead anywhere
+    log_total_M = most_M1[:, 0].double() + total_M.log()
+    return ids_M, logits_MV.gather(-1, ids_M[:, None])[:, 0].double() - log_total_M, log_total_M
 
 
 def _below(value: Tensor, limit: Tensor) -> Tensor:

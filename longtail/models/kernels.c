@@ -19,7 +19,7 @@ typedef float vec __attribute__((vector_size(32)));
 typedef float loose __attribute__((vector_size(32), aligned(4), may_alias));
 typedef int32_t ivec __attribute__((vector_size(32)));
 
-enum { PAGE = 16, TILE = 6 };
+enum { PAGE = 16, TILE = 6, BLOCK = 64 };
 enum { WORTH = 64, WORTH_PRODUCTS = 400000 }; /* rows, or products, that pay for a second thread */
 
 static inline vec load(const float *p) { return *(const loose *)p; }
@@ -257,4 +257,60 @@ int lt_attend(const Attention *a, int threads) {
     free(scores);
   }
   return (int)failed;
+}
+
+/* Sum of a block, in an order that nothing changes; takes exp first if asked, in place. */
+static double block_sum(float *chances, int take_exp) {
+  vec sum = all(0.0f);
+  for (int64_t i = 0; i < BLOCK; i += 8) {
+    if (take_exp) store(chances + i, exp8(load(chances + i)));
+    sum += load(chances + i);
+  }
+  return (double)sum8(sum);
+}
+
+/* The first token whose running sum of chances exceeds `goal`, which is below the sum of all; never one of chance 0. */
+static int64_t find(float *chances, int64_t vocab, double goal) {
+  int64_t token = 0, last;
+  double before = 0, sum;
+  for (; token + BLOCK < vocab; token += BLOCK, before += sum)
+    if (before + (sum = block_sum(chances + token, 0)) > goal) break;
+  last = token;
+  for (int64_t i = token; i < vocab && i < token + BLOCK; i++) {
+    before += (double)chances[i];
+    if (chances[i] > 0) last = i;
+    if (before > goal) break;
+  }
+  return last; /* the sum of a block and its running sum round differently: then its last token with a chance */
+}
+
+/* Draws one token per row by the inverse CDF of softmax(logits) at `uniform`. Gives its log-probability and the log of the
+   sum of exp(logits); that is not finite when some logit is not (but -inf is a chance of 0). Returns as lt_attend. */
+int lt_draw(const float *logits, int64_t stride, int64_t rows, int64_t vocab, const double *uniform, int64_t *ids,
+            double *logprobs, double *log_totals, int threads) {
+  int64_t blocks = (vocab + BLOCK - 1) / BLOCK;
+  int failed = 0;
+#pragma omp parallel num_threads(threads) if (rows * vocab >= WORTH_PRODUCTS / 8)
+  {
+    float *chances = malloc(sizeof(float) * (size_t)(blocks * BLOCK));
+#pragma omp for schedule(static)
+    for (int64_t n = 0; n < rows; n++) {
+      if (!chances) {
+#pragma omp atomic write
+        failed = 1;
+        continue;
+      }
+      const float *row = logits + n * stride;
+      float most = -INFINITY;
+      for (int64_t v = 0; v < vocab; v++) most = row[v] > most ? row[v] : most;
+      for (int64_t v = 0; v < blocks * BLOCK; v++) chances[v] = v < vocab ? row[v] - most : -INFINITY;
+      double total = 0;
+      for (int64_t b = 0; b < blocks; b++) total += block_sum(chances + b * BLOCK, 1);
+      ids[n] = find(chances, vocab, fmin(uniform[n] * total, nextafter(total, 0)));
+      logprobs[n] = (double)row[ids[n]] - (double)most - log(total);
+      log_totals[n] = (double)most + log(total);
+    }
+    free(chances);
+  }
+  return failed;
 }

@@ -60,6 +60,7 @@ class Native:
         self._gate = _function(library, "lt_gate", _Pointer, _Long, _Long, _Pointer, _Int)
         self._rope = _function(library, "lt_rope", _Pointer, _Long, _Long, _Long, _Long, _Pointer, _Pointer, _Int)
         self._attend = _function(library, "lt_attend", _Pointer, _Int)
+        self._draw = _function(library, "lt_draw", _Pointer, *[_Long] * 3, *[_Pointer] * 4, _Int)
 
     def linear(self, x_NK: Tensor, packed: Tensor, out_NC: Tensor | None) -> Tensor:
         """Adds to `out_NC` if it is given."""
@@ -95,6 +96,17 @@ class Native:
     def attend(self, call: AttentionCall) -> None:
         if self._attend(ctypes.byref(call), torch.get_num_threads()):
             raise MemoryError("no memory for the scores of attention")
+
+    def draw(self, logits_MV: Tensor, uniform_M: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """ids, log-probabilities and log of the sum of exp(logits); rows of logits may stand apart."""
+        rows, vocab = logits_MV.shape
+        ids_M = torch.empty(rows, dtype=torch.int64)
+        logprobs_M, totals_M = torch.empty(2, rows, dtype=torch.float64)
+        addresses = (uniform_M.data_ptr(), ids_M.data_ptr(), logprobs_M.data_ptr(), totals_M.data_ptr())
+        stride, threads = logits_MV.stride(0), torch.get_num_threads()
+        if self._draw(logits_MV.data_ptr(), stride, rows, vocab, *addresses, threads):
+            raise MemoryError("no memory to sample")
+        return ids_M, logprobs_M, totals_M
 
 
 def _function(library: ctypes.CDLL, name: str, *arguments: type) -> Callable[..., int]:

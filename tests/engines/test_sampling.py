@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from longtail.engines import sampling as module
 from longtail.engines.sampling import draw, uniforms
+from longtail.models.native import native
 from longtail.types import Sampling
 
 samplings = st.builds(
@@ -19,6 +21,16 @@ samplings = st.builds(
     top_k=st.sampled_from([0, 1, 3, 50, 1000]),
 )
 rows = st.lists(st.tuples(st.integers(0, 1000), samplings, st.floats(0, 1, exclude_max=True)), min_size=1, max_size=6)
+
+
+@pytest.fixture(autouse=True, scope="module", params=["native", "torch"])
+def with_and_without_native_code(request: pytest.FixtureRequest) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        native.cache_clear()
+        if request.param == "torch":
+            patch.setenv("LONGTAIL_NATIVE", "0")
+        yield
+    native.cache_clear()
 
 
 def logits_of(seed: int, vocab: int) -> torch.Tensor:
