@@ -53,8 +53,11 @@ class ProcessCluster:
             )
         proxy = RoleProxy(name, process, self._context, address, log)
         self._roles.append(proxy)
-        async with asyncio.timeout(START_S):
-            await proxy.call("__build__", factory, kwargs)
+        try:
+            async with asyncio.timeout(START_S):
+                await proxy.call("__build__", factory, kwargs)
+        except TimeoutError:
+            raise InfrastructureError(f"the {name} process did not start within {START_S:g} s (log: {log})") from None
         return proxy
 
     async def close(self) -> None:
