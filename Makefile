@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 TORCH ?= torch==2.13.0
 
-.PHONY: install dev quickstart test lint types check bench clean
+.PHONY: install dev quickstart test lint types check bench bench-train clean
 
 .venv/installed: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -35,9 +35,18 @@ types: .venv/dev
 test: lint types
 	$(BIN)/python -m pytest
 
+# the training bench, with TRL's update beside it: TRL lives in an environment of its own
+bench-train: .venv/dev .venv-trl/installed
+	$(BIN)/longtail bench train --json
+
+.venv-trl/installed:
+	$(PYTHON) -m venv .venv-trl
+	.venv-trl/bin/pip install --quiet $(TORCH) trl==1.16.0
+	touch $@
+
 bench: .venv/dev
 	$(BIN)/longtail bench generate --json
 	$(BIN)/longtail bench train --json
 
 clean:
-	rm -rf .venv build dist
+	rm -rf .venv .venv-trl build dist

@@ -1,0 +1,1 @@
+"""Measurements of this installation: one module a bench, each with records()."""
