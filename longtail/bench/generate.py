@@ -7,7 +7,10 @@ longest reply of the batch is there; the engine runs at most as many at once. On
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import random
+import subprocess
 import sys
 import tempfile
 import time
@@ -16,9 +19,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
-from typing import Any, cast
-
-import torch
+from typing import Any, Self, cast
 
 from longtail.config import EngineConfig
 from longtail.engines.local import LocalEngine
@@ -81,33 +82,35 @@ def _tiny(scratch: Path) -> str:
 
 
 def _measure(setting: Setting) -> Iterator[dict[str, Any]]:
-    from transformers import AutoModelForCausalLM
+    where = resolve(setting.model)
+    vocab = int(json.loads((Path(where) / "config.json").read_text(encoding="utf-8"))["vocab_size"])
+    with _Transformers(str(where)) as transformers:
+        for batch in BATCHES:
+            jobs = _jobs(max(4, batch * setting.rounds), setting.longest, vocab)
+            pairs: list[tuple[float, float]] = []
+            for repeat in range(setting.repeats + 1):
+                some = jobs[:batch] if repeat == 0 else jobs  # first a warm-up: it compiles and allocates
+                pair = asyncio.run(_engine_seconds(setting.model, some, batch)), transformers.seconds(some, batch)
+                print(
+                    f"{setting.name}.b{batch} {repeat or 'warm-up'}: {pair[0]:.2f} s, {pair[1]:.2f} s", file=sys.stderr
+                )
+                if repeat:
+                    pairs.append(pair)
+            yield _record(f"{setting.name}.b{batch}", sum(job.reply for job in jobs), pairs)
 
-    auto: Any = AutoModelForCausalLM
-    model = auto.from_pretrained(resolve(setting.model), dtype=torch.float32).eval()
-    for batch in BATCHES:
-        jobs = _jobs(max(4, batch * setting.rounds), setting.longest, int(model.config.vocab_size))
-        tokens = sum(job.reply for job in jobs)
-        ours, theirs = _engine_seconds, _generate_seconds
-        pairs: list[tuple[float, float]] = []
-        for repeat in range(setting.repeats + 1):
-            warm_up = repeat == 0  # compiles, allocates, fills processor caches: not counted
-            some = jobs[:batch] if warm_up else jobs
-            pair = asyncio.run(ours(setting.model, some, batch)), theirs(model, some, batch)
-            if not warm_up:
-                pairs.append(pair)
-            print(f"{setting.name}.b{batch} {'warm-up' if warm_up else repeat}: {pair}", file=sys.stderr)
-        ratios = sorted(their / our for our, their in pairs)
-        yield {
-            "name": f"{setting.name}.b{batch}",
-            "value": round(tokens / median(our for our, _ in pairs), 1),
-            "unit": "tokens/s",
-            "against": "transformers.generate",
-            "ratio": round(median(ratios), 2),
-            "n": setting.repeats,
-            "spread": [round(ratios[0], 2), round(ratios[-1], 2)],
-            "versions": {package: version(package) for package in ("longtail", "torch", "transformers")},
-        }
+
+def _record(name: str, tokens: int, pairs: list[tuple[float, float]]) -> dict[str, Any]:
+    ratios = sorted(theirs / ours for ours, theirs in pairs)
+    return {
+        "name": name,
+        "value": round(tokens / median(ours for ours, _ in pairs), 1),
+        "unit": "tokens/s",
+        "against": "transformers.generate",
+        "ratio": round(median(ratios), 2),
+        "n": len(pairs),
+        "spread": [round(ratios[0], 2), round(ratios[-1], 2)],
+        "versions": {package: version(package) for package in ("longtail", "torch", "transformers")},
+    }
 
 
 def _jobs(count: int, longest: int, vocab: int) -> list[Job]:
@@ -136,22 +139,28 @@ async def _engine_seconds(model: str, jobs: list[Job], batch: int) -> float:
     return seconds
 
 
-def _generate_seconds(model: Any, jobs: list[Job], batch: int) -> float:
-    started = time.perf_counter()
-    for first in range(0, len(jobs), batch):
-        part = jobs[first : first + batch]
-        width, reply = max(len(job.prompt) for job in part), max(job.reply for job in part)
-        ids = torch.tensor([[0] * (width - len(job.prompt)) + list(job.prompt) for job in part])
-        mask = torch.tensor([[0] * (width - len(job.prompt)) + [1] * len(job.prompt) for job in part])
-        model.generate(
-            input_ids=ids,
-            attention_mask=mask,
-            do_sample=True,
-            temperature=1.0,
-            top_k=0,
-            top_p=1.0,
-            min_new_tokens=reply,
-            max_new_tokens=reply,
-            pad_token_id=0,
+class _Transformers:
+    """The process of the baseline."""
+
+    def __init__(self, model: str) -> None:
+        # longtail lets OpenMP threads sleep; the baseline keeps the default
+        settings = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+        script = Path(__file__).with_name("_transformers.py")
+        self._process = subprocess.Popen(
+            [sys.executable, str(script), model], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=settings
         )
-    return time.perf_counter() - started
+
+    def seconds(self, jobs: list[Job], batch: int) -> float:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        order = {"jobs": [(job.prompt, job.reply) for job in jobs], "batch": batch}
+        self._process.stdin.write(json.dumps(order) + "\n")
+        self._process.stdin.flush()
+        return float(self._process.stdout.readline())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.communicate()

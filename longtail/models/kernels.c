@@ -20,6 +20,7 @@ typedef float loose __attribute__((vector_size(32), aligned(4), may_alias));
 typedef int32_t ivec __attribute__((vector_size(32)));
 
 enum { PAGE = 16, TILE = 6, BLOCK = 64 };
+enum { ROWS = 120 }; /* rows of x that pass over all weights together: they stay in the processor's cache */
 enum { WORTH = 64, WORTH_PRODUCTS = 400000 }; /* rows, or products, that pay for a second thread */
 
 static inline vec load(const float *p) { return *(const loose *)p; }
@@ -95,12 +96,13 @@ static int64_t tiles(int64_t rows) { return (rows + TILE - 1) / TILE; }
 /* out (rows, width) (+)= x (rows, depth) times packed weights. */
 void lt_linear(const float *x, const float *packed, int64_t rows, int64_t width, int64_t depth, float *out, int add,
                int threads) {
-  int64_t count = tiles(rows);
+  int64_t panels = width / 16, blocks = (rows + ROWS - 1) / ROWS;
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads) if (rows * width * depth >= WORTH_PRODUCTS)
-  for (int64_t panel = 0; panel < width / 16; panel++) {
+  for (int64_t i = 0; i < blocks * panels; i++) {
+    int64_t b = i / panels, panel = i % panels, top = rows * b / blocks, high = rows * (b + 1) / blocks - top;
     const float *w = packed + panel * depth * 16;
-    for (int64_t t = 0; t < count; t++) {
-      int64_t first = rows * t / count, last = rows * (t + 1) / count;
+    for (int64_t t = 0; t < tiles(high); t++) {
+      int64_t first = top + high * t / tiles(high), last = top + high * (t + 1) / tiles(high);
       tile((int)(last - first), x + first * depth, depth, w, depth, out + first * width + panel * 16, width, add);
     }
   }
