@@ -47,7 +47,7 @@ def naive(logits: list[float], sampling: Sampling) -> list[float]:
     total, running = sum(chances[i] for i in kept), 0.0
     nucleus: list[int] = []
     for i in kept:
-        if running >= sampling.top_p * total:
+        if sampling.top_p < 1 and running >= sampling.top_p * total:
             break
         nucleus.append(i)
         running += chances[i]
