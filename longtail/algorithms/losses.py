@@ -44,7 +44,7 @@ class PolicyLoss:
             "ratio": ratio_M.detach().sum(),
             "ratio_max": ratio_M.detach().max(),
             "clip_share": clipped_M.to(ratio_M.dtype).sum(),
-            "mismatch_kl": _k3(-log_ratio_M.detach()).sum(),
+            "mismatch_kl": _k3(log_ratio_M.detach()).sum(),  # KL(sampler || trained policy)
             "staleness": inputs.staleness_M.sum(),
             "staleness_max": inputs.staleness_M.max(),
         }

@@ -1,10 +1,11 @@
 """Tokens/s of a training step: against the bare forward and backward pass, and against TRL's update.
 
-The samples are groups of eight attempts that share the given part of their tokens, with lengths and turns like those of
-repair episodes. The step is the trainer's whole step: packing, loss, clipping, AdamW, metrics. The bare pass is
-transformers' modules on the same rows, packed but without shared prefixes: log-probabilities of the trained tokens,
-their weighted sum, backward; nothing else. Both run in turns with the same threads; a token counts once for each sample
-that holds it.
+The samples are groups of eight attempts that share the given part of their tokens (p0, p50, p90), with lengths and
+turns like those of repair episodes, which share about half: `repair` is against TRL's update on these.
+
+The step is the trainer's whole step: packing, loss, clipping, AdamW, metrics. The bare pass is transformers' modules on
+the same rows, packed but without shared prefixes: log-probabilities of the trained tokens, their weighted sum,
+backward; nothing else. Both run in turns with the same threads; a token counts once for each sample that holds it.
 
 TRL runs in an environment of its own (`make bench-train` makes `.venv-trl`) and is left out where there is none.
 """
@@ -52,21 +53,16 @@ Seconds = Callable[[], float]
 def records() -> Iterator[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as scratch:
         model = _model(Path(scratch))
-        for name, shared, groups, repeats in (
-            ("limit.p0", 0.0, 4, 5),
-            ("limit.p50", 0.5, 4, 5),
-            ("limit.p90", 0.9, 4, 5),
-            ("repair", 0.5, 16, 3),
-        ):
-            samples = episodes(groups, shared)
+        for name, shared in (("limit.p0", 0.0), ("limit.p50", 0.5), ("limit.p90", 0.9)):
+            samples = episodes(4, shared)
             with _step(model, samples) as ours:
                 theirs = _bare(model, samples)
                 against = "bare forward+backward, packed, prefixes not shared"
-                yield _record(name, samples, against, _in_turns(name, ours, theirs, repeats))
+                yield _record(name, samples, against, _in_turns(name, ours, theirs, 5))
         if not TRL_PYTHON.exists():
             print(f"trl is left out: there is no {TRL_PYTHON}; `make bench-train` makes it", file=sys.stderr)
             return
-        for name, shared in (("trl.p0", 0.0), ("trl.p90", 0.9)):
+        for name, shared in (("trl.p0", 0.0), ("repair", 0.5), ("trl.p90", 0.9)):
             samples = episodes(4, shared)
             with _step(model, samples) as ours, _trl(model, samples, shared, Path(scratch)) as theirs:
                 yield _record(name, samples, "TRL GRPOTrainer update", _in_turns(name, ours, theirs, 3))

@@ -174,9 +174,7 @@ class TorchTrainer:
 
     def _write(self, directory: Path) -> None:
         """A model directory that transformers can load, and beside it what resuming needs."""
-        self._forward.model.config.save_pretrained(directory)
-        self._tokenizer.save_pretrained(directory)
-        write_tensors(directory / "model.safetensors", self._parameters)
+        write_tensors(directory / "model.safetensors", self._parameters)  # the largest first: a full disk shows here
         moments = {
             f"{moment}/{name}": self._optimizer.state[parameter][moment]
             for name, parameter in self._parameters.items()
@@ -192,6 +190,8 @@ class TorchTrainer:
             **_fingerprints(self._tokenizer),
         }
         (directory / "state.json").write_text(json.dumps(state, indent=1))
+        self._forward.model.config.save_pretrained(directory)
+        self._tokenizer.save_pretrained(directory)
 
     def _read(self, directory: Path) -> None:
         try:

@@ -182,3 +182,19 @@ def test_cross_entropy_is_the_weighted_negative_log_likelihood():
     value, metrics = CrossEntropy()(torch.tensor(batch[0], dtype=torch.float64), inputs_of(batch))
     assert float(value.detach()) == pytest.approx(0.25 * 1 + 0.75 * 2)
     assert float(metrics["nll"]) == pytest.approx(3.0)
+
+
+def test_mismatch_and_reference_kl_are_unbiased_over_the_samples():
+    """Each token of a small vocabulary once, counted with the probability that its sampler gave it."""
+    sampler, other = torch.tensor([0.7, 0.2, 0.1], dtype=torch.float64), torch.tensor([0.5, 0.25, 0.25]).double()
+    exact = float((sampler * (sampler / other).log()).sum())
+    mismatch = reference = 0.0
+    for p, q in zip(sampler.tolist(), other.tolist(), strict=True):
+        drifted = ([math.log(q)], [math.log(p)], [math.log(p)], [1.0], [0.0], [0])
+        anchored = ([math.log(p)], [math.log(p)], [math.log(q)], [1.0], [0.0], [0])
+        for batch, name in ((drifted, "mismatch_kl"), (anchored, "reference_kl")):
+            _, metrics = PolicyLoss(kl_coef=1.0)(torch.tensor(batch[0], dtype=torch.float64), inputs_of(batch))
+            mismatch += p * float(metrics[name]) if name == "mismatch_kl" else 0.0
+            reference += p * float(metrics[name]) if name == "reference_kl" else 0.0
+    assert mismatch == pytest.approx(exact)
+    assert reference == pytest.approx(exact)
