@@ -84,7 +84,7 @@ async def test_a_factory_that_refuses_its_input_says_so_at_the_start(cluster: Pr
 async def test_a_dead_role_fails_its_calls_with_its_status_and_last_words(cluster: ProcessCluster):
     role = await cluster.start("echo", FACTORY, greeting="hello")
     waiting = asyncio.create_task(role.say("nobody", after=60))
-    with pytest.raises(InfrastructureError, match="ended with status 3.*out of memory"):
+    with pytest.raises(InfrastructureError, match=r"ended with status 3.*out of memory"):
         await role.die()
     with pytest.raises(InfrastructureError, match="the echo process"):
         await waiting
