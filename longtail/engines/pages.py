@@ -5,11 +5,14 @@ A page is written only by the sequence that took it, and only behind the tokens 
 
 from __future__ import annotations
 
+import mmap
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from longtail.models.forward import ModelShape
 from longtail.models.native import PAGE
@@ -68,8 +71,13 @@ class PagePool:
         self._free += range(old, len(larger))
         self._holders += [0] * (len(larger) - old)
 
-    def _zeros(self, pages: int) -> torch.Tensor:
-        return torch.zeros(pages, self._floats, device=self._device)
+    def _zeros(self, pages: int) -> Tensor:
+        if self._device.type != "cpu":
+            return torch.zeros(pages, self._floats, device=self._device)
+        memory = mmap.mmap(-1, 4 * pages * self._floats)  # zeros, not taken from the system before they are written
+        with suppress(OSError, AttributeError):  # where the system has no huge pages
+            memory.madvise(mmap.MADV_HUGEPAGE)
+        return torch.frombuffer(memory, dtype=torch.float32).view(pages, self._floats)
 
 
 @dataclass(slots=True, eq=False)

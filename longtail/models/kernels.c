@@ -20,6 +20,7 @@ typedef float loose __attribute__((vector_size(32), aligned(4), may_alias));
 typedef int32_t ivec __attribute__((vector_size(32)));
 
 enum { PAGE = 16, TILE = 6, BLOCK = 64 };
+enum { AHEAD = 2 };  /* pages between the one read and the one fetched */
 enum { ROWS = 120 }; /* rows of x that pass over all weights together: they stay in the processor's cache */
 enum { WORTH = 64, WORTH_PRODUCTS = 400000 }; /* rows, or products, that pay for a second thread */
 
@@ -50,27 +51,36 @@ static inline vec exp8(vec x) {
   return pick(low, all(0.0f), p * (vec)power);
 }
 
-/* out[r][0..16] (+)= sum over k of x[r][k] * w[k][0..16], for R rows. */
-#define DEFINE_TILE(R)                                                                                     \
-  static inline __attribute__((always_inline)) void tile##R(const float *x, int64_t ldx, const float *w,   \
-                                                            int64_t depth, float *out, int64_t ldo, int add) { \
-    vec a[R][2];                                                                                           \
-    for (int r = 0; r < R; r++) {                                                                          \
-      a[r][0] = add ? load(out + r * ldo) : all(0.0f);                                                     \
-      a[r][1] = add ? load(out + r * ldo + 8) : all(0.0f);                                                 \
-    }                                                                                                      \
-    for (int64_t k = 0; k < depth; k++) {                                                                  \
-      vec b0 = load(w + 16 * k), b1 = load(w + 16 * k + 8);                                                \
-      for (int r = 0; r < R; r++) {                                                                        \
-        vec s = all(x[r * ldx + k]);                                                                       \
-        a[r][0] += s * b0;                                                                                 \
-        a[r][1] += s * b1;                                                                                 \
-      }                                                                                                    \
-    }                                                                                                      \
-    for (int r = 0; r < R; r++) {                                                                          \
-      store(out + r * ldo, a[r][0]);                                                                       \
-      store(out + r * ldo + 8, a[r][1]);                                                                   \
-    }                                                                                                      \
+/* out[r][0..16] (+)= sum over k of x[r][k] * w[k][0..16], for R rows. Meanwhile one row of `ahead` is fetched every `every`
+   steps: whoever reads it next finds it in the processor's cache. */
+#define DEFINE_TILE(R)                                                                                                \
+  static inline __attribute__((always_inline)) void tile##R(const float *x, int64_t ldx, const float *w, int64_t depth,\
+                                                            float *out, int64_t ldo, int add, const float *ahead,     \
+                                                            int64_t every) {                                          \
+    vec a[R][2];                                                                                                      \
+    for (int r = 0; r < R; r++) {                                                                                     \
+      a[r][0] = add ? load(out + r * ldo) : all(0.0f);                                                                \
+      a[r][1] = add ? load(out + r * ldo + 8) : all(0.0f);                                                            \
+    }                                                                                                                 \
+    for (int64_t start = 0; start < depth; start += every) {                                                          \
+      int64_t end = start + every < depth ? start + every : depth;                                                    \
+      if (ahead) {                                                                                                    \
+        __builtin_prefetch(ahead);                                                                                    \
+        ahead += 16;                                                                                                  \
+      }                                                                                                               \
+      for (int64_t k = start; k < end; k++) {                                                                         \
+        vec b0 = load(w + 16 * k), b1 = load(w + 16 * k + 8);                                                         \
+        for (int r = 0; r < R; r++) {                                                                                 \
+          vec s = all(x[r * ldx + k]);                                                                                \
+          a[r][0] += s * b0;                                                                                          \
+          a[r][1] += s * b1;                                                                                          \
+        }                                                                                                             \
+      }                                                                                                               \
+    }                                                                                                                 \
+    for (int r = 0; r < R; r++) {                                                                                     \
+      store(out + r * ldo, a[r][0]);                                                                                  \
+      store(out + r * ldo + 8, a[r][1]);                                                                              \
+    }                                                                                                                 \
   }
 DEFINE_TILE(1)
 DEFINE_TILE(2)
@@ -80,14 +90,15 @@ DEFINE_TILE(5)
 DEFINE_TILE(6)
 
 static inline __attribute__((always_inline)) void tile(int rows, const float *x, int64_t ldx, const float *w,
-                                                       int64_t depth, float *out, int64_t ldo, int add) {
+                                                       int64_t depth, float *out, int64_t ldo, int add,
+                                                       const float *ahead, int64_t every) {
   switch (rows) {
-    case 1: tile1(x, ldx, w, depth, out, ldo, add); break;
-    case 2: tile2(x, ldx, w, depth, out, ldo, add); break;
-    case 3: tile3(x, ldx, w, depth, out, ldo, add); break;
-    case 4: tile4(x, ldx, w, depth, out, ldo, add); break;
-    case 5: tile5(x, ldx, w, depth, out, ldo, add); break;
-    default: tile6(x, ldx, w, depth, out, ldo, add); break;
+    case 1: tile1(x, ldx, w, depth, out, ldo, add, ahead, every); break;
+    case 2: tile2(x, ldx, w, depth, out, ldo, add, ahead, every); break;
+    case 3: tile3(x, ldx, w, depth, out, ldo, add, ahead, every); break;
+    case 4: tile4(x, ldx, w, depth, out, ldo, add, ahead, every); break;
+    case 5: tile5(x, ldx, w, depth, out, ldo, add, ahead, every); break;
+    default: tile6(x, ldx, w, depth, out, ldo, add, ahead, every); break;
   }
 }
 
@@ -97,13 +108,16 @@ static int64_t tiles(int64_t rows) { return (rows + TILE - 1) / TILE; }
 void lt_linear(const float *x, const float *packed, int64_t rows, int64_t width, int64_t depth, float *out, int add,
                int threads) {
   int64_t panels = width / 16, blocks = (rows + ROWS - 1) / ROWS;
-#pragma omp parallel for schedule(dynamic, 1) num_threads(threads) if (rows * width * depth >= WORTH_PRODUCTS)
+#pragma omp parallel for schedule(dynamic, 2) num_threads(threads) if (rows * width * depth >= WORTH_PRODUCTS)
   for (int64_t i = 0; i < blocks * panels; i++) {
     int64_t b = i / panels, panel = i % panels, top = rows * b / blocks, high = rows * (b + 1) / blocks - top;
     const float *w = packed + panel * depth * 16;
-    for (int64_t t = 0; t < tiles(high); t++) {
-      int64_t first = top + high * t / tiles(high), last = top + high * (t + 1) / tiles(high);
-      tile((int)(last - first), x + first * depth, depth, w, depth, out + first * width + panel * 16, width, add);
+    int64_t count = tiles(high);
+    const float *next = panel + 1 < panels ? w + depth * 16 : NULL;
+    for (int64_t t = 0; t < count; t++) {
+      int64_t first = top + high * t / count, last = top + high * (t + 1) / count;
+      tile((int)(last - first), x + first * depth, depth, w, depth, out + first * width + panel * 16, width, add,
+           next ? next + depth * t / count * 16 : NULL, count);
     }
   }
 }
@@ -172,11 +186,6 @@ static inline float *block(const Attention *a, int64_t token, int64_t page, int6
   return a->pages + a->tables[token][page] * a->page_stride + head * 2 * PAGE * a->width;
 }
 
-/* Pages lie anywhere: the processor does not guess the next one. */
-static inline void fetch(const float *p, int64_t floats) {
-  for (int64_t i = 0; i < floats; i += 16) __builtin_prefetch(p + i);
-}
-
 static void write(const Attention *a, int64_t token, int64_t head) {
   int64_t at = a->positions[token] % PAGE;
   float *keys = block(a, token, a->positions[token] / PAGE, head), *values = keys + PAGE * a->width;
@@ -206,24 +215,25 @@ static float soften(float *score, int64_t count, float scale) {
   return 1.0f / sum8(total);
 }
 
-/* `rows` queries of one token that share a key-value head. */
+/* `rows` queries of one token that share a key-value head. Pages lie anywhere: the processor cannot guess the next. */
 static inline __attribute__((always_inline)) void attend(const Attention *a, int64_t token, int64_t head, int64_t first,
                                                          const int rows, float *scores) {
   int64_t count = a->positions[token] + 1, pages = (count + PAGE - 1) / PAGE, room = pages * PAGE;
   const float *query = a->query + token * a->query_token + first * a->query_head;
   float *out = a->out + (token * a->heads + first) * a->width;
   for (int64_t p = 0; p < pages; p++) {
-    if (p + 1 < pages) fetch(block(a, token, p + 1, head), PAGE * a->width);
-    tile(rows, query, a->query_head, block(a, token, p, head), a->width, scores + p * PAGE, room, 0);
+    const float *ahead = p + AHEAD < pages ? block(a, token, p + AHEAD, head) : NULL;
+    tile(rows, query, a->query_head, block(a, token, p, head), a->width, scores + p * PAGE, room, 0, ahead, 1);
   }
   float share[TILE];
   for (int r = 0; r < rows; r++) share[r] = soften(scores + r * room, count, a->scale);
   for (int64_t p = 0; p < pages; p++) {
     const float *values = block(a, token, p, head) + PAGE * a->width;
-    if (p + 1 < pages) fetch(block(a, token, p + 1, head) + PAGE * a->width, PAGE * a->width);
+    const float *ahead = p + AHEAD < pages ? block(a, token, p + AHEAD, head) + PAGE * a->width : NULL;
     int64_t depth = p + 1 < pages ? PAGE : count - p * PAGE;
     for (int64_t e = 0; e < a->width; e += 16)
-      tile(rows, scores + p * PAGE, room, values + e * PAGE, depth, out + e, a->width, p > 0);
+      tile(rows, scores + p * PAGE, room, values + e * PAGE, depth, out + e, a->width, p > 0,
+           ahead ? ahead + e * PAGE : NULL, 1);
   }
   for (int r = 0; r < rows; r++)
     for (int64_t e = 0; e < a->width; e += 8) store(out + r * a->width + e, load(out + r * a->width + e) * all(share[r]));
