@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
+from longtail.errors import UserError
 from longtail.types import Segment
 
 NAME = "longtail"
@@ -66,6 +67,9 @@ def _interface(
     module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs: Any
 ) -> tuple[Tensor, None]:
     plan: Plan = kwargs["plan"]
+    for feature in ("softcap", "s_aux"):  # capped scores, attention sinks
+        if kwargs.get(feature) is not None:
+            raise NotImplementedError(f"its attention uses '{feature}'")
     scale = float(kwargs.get("scaling") or query.shape[-1] ** -0.5)
     return plan.attend(int(module.layer_idx), query[0], key[0], value[0], scale)[None], None
 
@@ -78,3 +82,30 @@ def packed_hidden(model: Any, ids_N: Tensor, positions_N: Tensor, plan: Plan) ->
     body = model.get_decoder()
     out = body(input_ids=ids_N[None], position_ids=positions_N[None], use_cache=False, plan=plan)
     return out.last_hidden_state[0]
+
+
+def check_supported(name: str, model: Any) -> None:
+    """Run three tokens. Raises UserError for a model that packed_hidden() would compute wrongly."""
+    plan = _Counting((Segment(start=0, end=3),))
+    device = next(model.parameters()).device
+    positions_N = torch.arange(3, device=device)
+    ids_N = positions_N + 3
+    try:
+        with torch.no_grad():
+            hidden_NW = packed_hidden(model, ids_N, positions_N, plan)
+            own = model(input_ids=ids_N[None], position_ids=positions_N[None], use_cache=False, plan=plan)
+    except (NotImplementedError, TypeError, KeyError) as error:
+        raise UserError(f"model '{name}' is not supported: {error}") from error
+    layers, attending = int(model.config.num_hidden_layers), plan.calls // 2
+    if attending != layers:
+        raise UserError(f"model '{name}' is not supported: {attending} of its {layers} layers attend")
+    if not torch.allclose(model.get_output_embeddings()(hidden_NW), own.logits[0], atol=1e-3, rtol=1e-3):
+        raise UserError(f"model '{name}' is not supported: its logits are no plain product of its last hidden state")
+
+
+class _Counting(TreePlan):
+    calls = 0
+
+    def attend(self, layer: int, query_HNE: Tensor, key_KNE: Tensor, value_KNE: Tensor, scale: float) -> Tensor:
+        self.calls += 1
+        return super().attend(layer, query_HNE, key_KNE, value_KNE, scale)

@@ -16,7 +16,7 @@ from typing import Any, Protocol, cast
 import torch
 from torch import Tensor
 
-from longtail.models.attention import Plan, packed_hidden
+from longtail.models.attention import Plan, check_supported, packed_hidden
 from longtail.models.kernels import padded_rows
 from longtail.models.load import load_model
 
@@ -60,19 +60,22 @@ def open_forward(name: str) -> Forward:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if FusedLlama.fits(model.config):
         return FusedLlama(model, device)
+    check_supported(name, model)
     return ModuleForward(model, device)
 
 
 def shape_of(config: Any) -> ModelShape:
     """The sizes that a cache needs, from a Hugging Face configuration."""
     heads = int(config.num_attention_heads)
+    longest = int(config.max_position_embeddings)
+    window = int(getattr(config, "sliding_window", None) or longest)  # up to there it is full attention
     return ModelShape(
         layers=int(config.num_hidden_layers),
         heads=heads,
         kv_heads=int(getattr(config, "num_key_value_heads", None) or heads),
         head_dim=int(getattr(config, "head_dim", None) or config.hidden_size // heads),
         vocab=int(config.vocab_size),
-        max_length=int(config.max_position_embeddings),
+        max_length=min(longest, window),
     )
 
 
