@@ -56,7 +56,7 @@ def records() -> Iterator[dict[str, Any]]:
     except UserError as error:
         print(f"smollm2 is left out: {error}", file=sys.stderr)
         return
-    yield from _measure(Setting(name="smollm2", model="smollm2", longest=96, rounds=2, repeats=2))
+    yield from _measure(Setting(name="smollm2", model="smollm2", longest=128, rounds=1, repeats=2))
 
 
 def _tiny(scratch: Path) -> str:
@@ -113,11 +113,11 @@ def _record(name: str, tokens: int, pairs: list[tuple[float, float]]) -> dict[st
 
 
 def _jobs(count: int, longest: int, vocab: int) -> list[Job]:
-    """Prompts up to 5/8 of the longest reply, evenly; replies lognormal around a quarter of it."""
+    """Prompts of 16..160 tokens; replies lognormal around a quarter of the longest."""
     rng = random.Random(count)
     return [
         Job(
-            prompt=tuple(rng.randrange(3, vocab) for _ in range(rng.randint(longest // 16, longest * 5 // 8))),
+            prompt=tuple(rng.randrange(3, vocab) for _ in range(rng.randint(16, 160))),
             reply=min(longest, max(4, round(longest / 4 * rng.lognormvariate(0, 0.8)))),
         )
         for _ in range(count)
