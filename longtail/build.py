@@ -25,7 +25,7 @@ from longtail import events
 from longtail.algorithms.presets import Algorithm, preset
 from longtail.cluster.inline import InlineCluster
 from longtail.cluster.processes import ProcessCluster
-from longtail.config import Config, EngineConfig, TrainerConfig
+from longtail.config import Config, EngineConfig, TrainerConfig, dotted
 from longtail.envs import Env, env, reward
 from longtail.errors import LongtailError, UserError
 from longtail.fakes import MemoryJournal, NoTrace
@@ -176,7 +176,7 @@ async def open_run(problem: Problem, watch: Watch) -> AsyncGenerator[Run]:
         if past.started:
             check_same_run(past.started["config"], config)
         await journal.append(events.run_started(manifest=manifest(config), config=config.model_dump(mode="json")))
-        cluster: Cluster = InlineCluster() if config.cluster == "inline" else ProcessCluster(directory / "logs")
+        cluster = make_cluster(config, directory / "logs")
         stack.push_async_callback(cluster.close)
         engine, trainer = await start_roles(cluster, problem)
         world = make_world(problem, engine, sandboxes, journal, watch.trace, clock)
@@ -208,7 +208,7 @@ async def open_evaluation(problem: Problem, model: str) -> AsyncGenerator[Rollou
         async with AsyncExitStack() as stack:
             sandboxes = open_sandbox_level(config, Path(directory) / "sandboxes")
             stack.push_async_callback(sandboxes.close)
-            cluster: Cluster = InlineCluster() if config.cluster == "inline" else ProcessCluster(Path(directory))
+            cluster = make_cluster(config, Path(directory))
             stack.push_async_callback(cluster.close)
             engine = await start_sampler(cluster, config, model)
             world = make_world(problem, engine, sandboxes, MemoryJournal(), NoTrace(), clock)
@@ -222,10 +222,11 @@ _MAY_CHANGE_WITHIN = ("trainer.checkpoint_every", "trainer.keep", "rollout.max_a
 
 def check_same_run(stored: Mapping[str, Any], config: Config) -> None:
     """Raises UserError when the directory belongs to a run that another configuration describes."""
-    for key, value in flat(config.model_dump(mode="json")).items():
+    stands = dotted(stored)
+    for key, value in dotted(config.model_dump(mode="json")).items():
         if key in _MAY_CHANGE_WITHIN or key.split(".")[0] in _MAY_CHANGE:
             continue
-        before = flat(stored).get(key)
+        before = stands.get(key)
         if before != value:
             raise UserError(
                 f"{config.directory} holds a run with {key} = {before!r}, now it is {value!r}; "
@@ -233,15 +234,8 @@ def check_same_run(stored: Mapping[str, Any], config: Config) -> None:
             )
 
 
-def flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Dotted keys of nested mappings."""
-    found: dict[str, Any] = {}
-    for key, value in data.items():
-        if isinstance(value, Mapping):
-            found |= flat(cast("Mapping[str, Any]", value), f"{prefix}{key}.")
-        else:
-            found[prefix + key] = value
-    return found
+def make_cluster(config: Config, logs: Path) -> Cluster:
+    return InlineCluster() if config.cluster == "inline" else ProcessCluster(logs)
 
 
 async def start_roles(cluster: Cluster, problem: Problem) -> tuple[Engine, Trainer]:

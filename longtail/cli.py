@@ -6,7 +6,6 @@ Exit codes: 0 done; 1 the run failed (its directory stays valid); 2 bad input; 1
 from __future__ import annotations
 
 import asyncio
-import errno
 import functools
 import importlib
 import json
@@ -24,8 +23,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from longtail.config import Config, load_config
-from longtail.errors import LongtailError, UserError
+from longtail.config import Config, dotted, load_config
+from longtail.errors import LongtailError, UserError, disk_is_full
 
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
 
@@ -86,7 +85,7 @@ def first_cause(error: BaseException) -> Exception | None:
     if isinstance(error, BaseExceptionGroup):
         inner = cast("BaseExceptionGroup[BaseException]", error).exceptions
         return next((cause for one in inner if (cause := first_cause(one))), None)
-    if isinstance(error, LongtailError) or (isinstance(error, OSError) and error.errno == errno.ENOSPC):
+    if isinstance(error, LongtailError) or (isinstance(error, OSError) and disk_is_full(error)):
         return error
     return None
 
@@ -273,19 +272,12 @@ def _print_plan(config: Config, facts: Mapping[str, Any], as_json: bool) -> None
     if as_json:
         print(json.dumps({"config": config.model_dump(mode="json"), "plan": plan}))
         return
-    for key, value in _flat(config.model_dump(mode="json")):
-        print(f"{key} = {json.dumps(value)}")
+    for key, value in dotted(config.model_dump(mode="json")).items():
+        if value is not None:
+            print(f"{key} = {json.dumps(value)}")
     print()
     for name, value in plan.items():
         print(f"{name}: {value}")
-
-
-def _flat(data: Mapping[str, Any], prefix: str = "") -> Generator[tuple[str, Any]]:
-    for key, value in data.items():
-        if isinstance(value, dict) and value:
-            yield from _flat(cast("dict[str, Any]", value), f"{prefix}{key}.")
-        elif value is not None:
-            yield prefix + key, value
 
 
 # --- looking --------------------------------------------------------------------------------------------------------

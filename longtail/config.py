@@ -199,6 +199,17 @@ def known_keys(section: type[BaseModel] = Config, prefix: str = "") -> list[str]
     return keys
 
 
+def dotted(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Plain data by dotted key; an empty table is a value."""
+    found: dict[str, Any] = {}
+    for key, value in data.items():
+        if isinstance(value, Mapping) and value:
+            found |= dotted(cast("Mapping[str, Any]", value), f"{prefix}{key}.")
+        else:
+            found[prefix + key] = value
+    return found
+
+
 def _suggest(path: str) -> str:
     keys = known_keys()
     close = difflib.get_close_matches(path, keys, n=1, cutoff=0.6)

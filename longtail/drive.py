@@ -62,21 +62,21 @@ async def train_run(problem: Problem, progress: Progress) -> dict[str, Json]:
             try:
                 await loop.train(run)
             finally:
-                observer.close()
-                finish(config, progress)  # a stopped or failed run has its report too
+                result = finish(config, progress)  # a stopped or failed run has its report too
     finally:
         observer.close()
-    return read_result(config)
+    return result
 
 
-def finish(config: Config, progress: Progress) -> None:
-    """Write result.json, report.html and reward.png from what the run left."""
+def finish(config: Config, progress: Progress) -> dict[str, Json]:
+    """Write result.json, report.html and reward.png from what the run left; returns the result."""
     result = read_result(config)
     (config.directory / RESULT).write_text(json.dumps(result, indent=1) + "\n")
     renderer, _ = renderer_or_reason(config.directory)
     for line in write_report(config.directory, renderer):
         progress.tell("message", {"text": line})
     progress.tell("result", result)
+    return result
 
 
 def read_result(config: Config) -> dict[str, Json]:

@@ -23,6 +23,7 @@ Anything else that an environment raises is a TaskError: its author's bug, never
 
 from __future__ import annotations
 
+import errno
 from dataclasses import dataclass
 
 from longtail.types import Outcome
@@ -88,6 +89,11 @@ FAILURES: dict[Outcome, Consequence] = {
     Outcome.TASK: Consequence(retries=1, scored=False, in_baseline=False),
     Outcome.CONTROL: Consequence(retries=0, scored=False, in_baseline=False),
 }
+
+
+def disk_is_full(error: BaseException) -> bool:
+    """Whether the operating system refused a write for want of space or quota."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def classify(error: BaseException) -> Outcome:

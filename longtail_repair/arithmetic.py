@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import overload
 
 from longtail.errors import UserError
 from longtail.types import Limits, Message, Task
+from longtail_repair.drawn import DrawnTasks
 
 _SPLITS = ("train", "test")
 
@@ -26,27 +25,10 @@ def _score(given: str, right: str) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sums(Sequence[Task]):
+class Sums(DrawnTasks):
     """Sums of two numbers; task i is a pure function of (split, seed, i)."""
 
-    split: str
-    size: int
-    seed: int
     largest: int
-
-    def __len__(self) -> int:
-        return self.size
-
-    @overload
-    def __getitem__(self, index: int) -> Task: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Task]: ...
-    def __getitem__(self, index: int | slice) -> Task | list[Task]:
-        if isinstance(index, slice):
-            return [self[place] for place in range(*index.indices(self.size))]
-        if not -self.size <= index < self.size:
-            raise IndexError(index)
-        return self._make(index % self.size)
 
     def _make(self, index: int) -> Task:
         rng = Random(f"{self.split}/{self.seed}/{index}")

@@ -16,11 +16,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, overload
+from typing import Any
 
 from longtail.errors import TaskError, UserError
 from longtail.types import Limits, Task
 from longtail_repair import runner
+from longtail_repair.drawn import DrawnTasks
 from longtail_repair.families import HELDOUT, TRAIN, Family
 from longtail_repair.mutate import Mutation, mutate
 from longtail_repair.package import Function, Package, draw_package
@@ -40,29 +41,12 @@ _FLAT = "<package>"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RepairTasks(Sequence[Task]):
+class RepairTasks(DrawnTasks):
     """A data set that makes its tasks when they are asked for."""
 
-    split: str
-    size: int
-    seed: int
     levels: tuple[int, ...]
     families: tuple[Family, ...]
     limits: Limits = field(default_factory=Limits)
-
-    def __len__(self) -> int:
-        return self.size
-
-    @overload
-    def __getitem__(self, index: int) -> Task: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Task]: ...
-    def __getitem__(self, index: int | slice) -> Task | list[Task]:
-        if isinstance(index, slice):
-            return [self[place] for place in range(*index.indices(self.size))]
-        if not -self.size <= index < self.size:
-            raise IndexError(index)
-        return self._make(index % self.size)
 
     def _make(self, index: int) -> Task:
         rng = Random(f"{self.split}/{self.seed}/{index}")

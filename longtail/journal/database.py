@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Iterable, Sequence
 from importlib import resources
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 import apsw
 
-from longtail.errors import DiskFull, InfrastructureError, LongtailError, UserError
+from longtail.errors import DiskFull, InfrastructureError, LongtailError, UserError, disk_is_full
 
 FILE_NAME = "journal.db"
 SCHEMA = 1
@@ -94,6 +93,4 @@ def meaning(error: Exception, directory: Path) -> LongtailError:
 
 def is_full(error: BaseException) -> bool:
     """Whether the disk or the quota is at its end."""
-    return isinstance(error, apsw.FullError) or (
-        isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-    )
+    return isinstance(error, apsw.FullError) or disk_is_full(error)

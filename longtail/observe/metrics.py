@@ -6,7 +6,6 @@ counted and left out. A step that is done again after a crash writes its line ag
 
 from __future__ import annotations
 
-import errno
 import json
 import math
 from collections import Counter
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from longtail.errors import DiskFull
+from longtail.errors import DiskFull, disk_is_full
 from longtail.observe.tracer import StepRecord
 from longtail.types import Finish, Group, Json, StepResult, Trajectory
 
@@ -163,7 +162,7 @@ class MetricsFile:
             self._file.write(dump_line(line) + "\n")
             self._file.flush()
         except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            if disk_is_full(error):
                 raise DiskFull(f"no space left for the run in {self._directory}") from error
             raise
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import errno
 import os
 import shutil
 from collections.abc import Callable, Generator, Mapping
@@ -13,7 +12,7 @@ from pathlib import Path
 from safetensors.torch import load, save
 from torch import Tensor
 
-from longtail.errors import DiskFull
+from longtail.errors import DiskFull, disk_is_full
 
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # fcntl.h, linux/fs.h
 
@@ -63,7 +62,7 @@ def _disk(path: Path, aside: Path) -> Generator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if not disk_is_full(error):
             raise
         _remove(aside)
         raise DiskFull(f"no space left to write {path}") from error
