@@ -99,14 +99,29 @@ def checkpoint_saved(*, step: int, checkpoint: str) -> Event:
     return Event(kind=CHECKPOINT_SAVED, data={"step": step, "checkpoint": checkpoint})
 
 
-def step_committed(step: int, groups: Sequence[Group], result: StepResult, *, checkpoint: str = "") -> Event:
-    """Written by Journal.commit. `checkpoint` is relative to the run directory; "" when none was due."""
+def step_committed(
+    step: int,
+    groups: Sequence[Group],
+    advantages: Sequence[Sequence[float] | None],
+    result: StepResult,
+    *,
+    checkpoint: str = "",
+) -> Event:
+    """Written by Journal.commit. `advantages` as the loop has them: one per usable trajectory, None for a group that
+    was left out. `checkpoint` is relative to the run directory; "" when none was due."""
+    by_id = {
+        trajectory.id: advantage
+        for group, of_group in zip(groups, advantages, strict=True)
+        if of_group is not None
+        for trajectory, advantage in zip(group.usable, of_group, strict=True)
+    }
     return Event(
         kind=STEP_COMMITTED,
         data={
             "step": step,
             "groups": [group.id for group in groups],
             "indices": [group.index for group in groups],
+            "advantages": by_id,
             "metrics": dict(result.metrics),
             "seconds": result.seconds,
             "checkpoint": checkpoint,
@@ -129,9 +144,9 @@ def group_ready(group: Group) -> Event:
     )
 
 
-def group_taken(group: Group, *, step: int, advantages: Mapping[str, float] | None = None) -> Event:
-    """`step` is the one it is trained in; `advantages` by trajectory id, where known."""
-    return Event(kind=GROUP_TAKEN, data={**_of_group(group), "step": step, "advantages": dict(advantages or {})})
+def group_taken(group: Group, *, step: int) -> Event:
+    """`step` is the one it is trained in."""
+    return Event(kind=GROUP_TAKEN, data={**_of_group(group), "step": step})
 
 
 def group_dropped(*, group_id: str, index: int, reason: str) -> Event:

@@ -262,7 +262,9 @@ class MemoryJournal:
     async def resume(self, trainer: Any) -> int:
         return self.committed[-1][0] if self.committed else 0
 
-    async def commit(self, step: int, groups: Sequence[Group], result: StepResult) -> None:
+    async def commit(
+        self, step: int, groups: Sequence[Group], advantages: Sequence[Sequence[float] | None], result: StepResult
+    ) -> None:
         self.committed.append((step, [group.id for group in groups]))
 
     async def finish(self, step: int) -> None: ...

@@ -20,7 +20,6 @@ HISTORY_KINDS = (
     ev.RUN_FINISHED,
     ev.EVAL_FINISHED,
     ev.CHECKPOINT_SAVED,
-    ev.GROUP_TAKEN,
     ev.GROUP_DROPPED,
     ev.STEP_COMMITTED,
 )
@@ -33,6 +32,7 @@ class CommittedStep:
     groups: tuple[str, ...]  # trained
     indices: tuple[int, ...]  # admission numbers of the trained groups
     dropped: Mapping[str, int]  # group id -> admission number, dropped since the step before
+    advantages: Mapping[str, float]  # by trajectory id; without the groups that were left out
     metrics: Mapping[str, float | None]
     seconds: float
     checkpoint: str  # relative to the run directory; "" when it has none
@@ -55,7 +55,6 @@ class History:
     evaluations: dict[tuple[int, str], Mapping[str, Json]] = field(  # (step, split) -> data of the last eval.finished
         default_factory=dict[tuple[int, str], Mapping[str, Json]]
     )
-    advantages: dict[str, float] = field(default_factory=dict[str, float])  # trajectory id -> advantage, where known
     started: Mapping[str, Json] = field(default_factory=dict[str, Json])  # data of the last run.started
     started_at_s: float | None = None  # of the first
     ended: str = ""  # kind of the run event that says that the run ended, "" while it goes on
@@ -96,8 +95,6 @@ class History:
                 self.steps = [replace(s, checkpoint=data["checkpoint"]) if s.step == at else s for s in self.steps]
             case ev.GROUP_DROPPED if data["index"] >= 0:
                 self.dropped[data["group"]] = data["index"]
-            case ev.GROUP_TAKEN:
-                self.advantages.update(data["advantages"])
             case ev.EVAL_FINISHED:
                 self.evaluations[data["step"], data["split"]] = data
             case ev.RUN_STARTED | ev.RUN_RESUMED | ev.RUN_STOPPED | ev.RUN_FINISHED:
@@ -114,6 +111,7 @@ class History:
             groups=tuple(data["groups"]),
             indices=tuple(data["indices"]),
             dropped=self.dropped,
+            advantages=data["advantages"],
             metrics=data["metrics"],
             seconds=data["seconds"],
             checkpoint=data["checkpoint"],
@@ -200,9 +198,10 @@ def summaries(events: Iterable[Event]) -> list[TrajectorySummary]:
             for line in lines.values():
                 line.superseded |= line.split == "train" and line.group_id not in settled
     trained = {group: s.step for s in past.steps for group in s.groups}
+    advantages = {id_: advantage for s in past.steps for id_, advantage in s.advantages.items()}
     for line in lines.values():
         line.step = trained.get(line.group_id)
-        line.advantage = past.advantages.get(line.id)
+        line.advantage = advantages.get(line.id)
     return list(lines.values())
 
 

@@ -89,7 +89,7 @@ async def train(run: Run) -> int:
                 with run.trace.busy("train"):
                     result = await run.trainer.step(microbatches, loss=run.algorithm.loss)
                 step += 1
-                await run.journal.commit(step, groups_P, result)  # only this makes the step real
+                await run.journal.commit(step, groups_P, advantages_P_G, result)  # only this makes the step real
                 with run.trace.busy("sync"):
                     await run.weights.publish(run.trainer, version=step)
                 rollouts.release(groups_P, version=step)

@@ -160,7 +160,9 @@ class Journal(Protocol):
         """Bring trainer and data position to the last committed step and return it (0 on a new run)."""
         ...
 
-    async def commit(self, step: int, groups: Sequence[Group], result: StepResult) -> None:
+    async def commit(
+        self, step: int, groups: Sequence[Group], advantages: Sequence[Sequence[float] | None], result: StepResult
+    ) -> None:
         """Make the step real: the trained groups, the weights and the counters as one cut."""
         ...
 

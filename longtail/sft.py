@@ -121,13 +121,13 @@ def _part(work: tuple[SftConfig, int, int]) -> list[Chat]:
 
 def _fresh_model(config: Config, how: SftConfig, chats: Sequence[Chat]) -> Path:
     """A directory with random weights and a tokenizer trained on what is said in the chats."""
-    from longtail.trainers.tiny import new_model, new_tokenizer
+    from longtail.trainers.tiny import new_model, new_tokenizer, start_with_induction
 
     directory = config.directory / "fresh"
     texts = (message.content for chat in chats[: how.tokenizer_chats] for message in chat)
     tokenizer = new_tokenizer(texts, how.vocab_size)
     tokenizer.save_pretrained(directory)
-    new_model(tokenizer, seed=config.seed, **how.shape).save_pretrained(directory)
+    start_with_induction(new_model(tokenizer, seed=config.seed, **how.shape)).save_pretrained(directory)
     return directory
 
 

@@ -100,10 +100,12 @@ class SqliteJournal:
         """Which groups the scheduler admits first, as of the last resume()."""
         return self._position
 
-    async def commit(self, step: int, groups: Sequence[Group], result: StepResult) -> None:
+    async def commit(
+        self, step: int, groups: Sequence[Group], advantages: Sequence[Sequence[float] | None], result: StepResult
+    ) -> None:
         assert step == self._step + 1, f"step {step} must follow the last committed step {self._step}"
         name = await self._save(step) if step % self._checkpoint_every == 0 else ""
-        await self.append(ev.step_committed(step, groups, result, checkpoint=name))
+        await self.append(ev.step_committed(step, groups, advantages, result, checkpoint=name))
         self._step = step
         if name:
             self._checkpoints.append(name)

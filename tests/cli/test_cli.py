@@ -84,7 +84,7 @@ async def write_run(path, *, checkpoint=True):
         await journal.append(
             ev.attempt_started(**start, started_s=0.0), ev.model_sampled(name, call), ev.attempt_ended(record)
         )
-    await journal.commit(1, [], types.SimpleNamespace(metrics={}, seconds=1.0))
+    await journal.commit(1, [], [], types.SimpleNamespace(metrics={}, seconds=1.0))
     await journal.close()
 
 

@@ -43,12 +43,14 @@ def opened(path, *, checkpoint_every=1, keep=2):
 
 
 def group(index):
-    return Group(id=f"g{index}", index=index, task=Task(id=f"t{index}"), epoch=0, trajectories=(), version_first=0)
+    one = (ended(f"g{index}.0.0", f"g{index}", index / 2),)
+    return Group(id=f"g{index}", index=index, task=Task(id=f"t{index}"), epoch=0, trajectories=one, version_first=0)
 
 
 async def train(journal, trainer, step, indices):
     trainer.weights += 1
-    await journal.commit(step, [group(i) for i in indices], StepResult(metrics={"loss": 0.5}, seconds=1.0))
+    groups = [group(i) for i in indices]
+    await journal.commit(step, groups, [[0.25]] * len(groups), StepResult(metrics={"loss": 0.5}, seconds=1.0))
 
 
 def saved(path):
@@ -178,7 +180,7 @@ async def test_a_step_out_of_order_is_a_broken_invariant(tmp_path):
     journal = opened(tmp_path)
     await journal.resume(CountingTrainer())
     with pytest.raises(AssertionError, match="must follow"):
-        await journal.commit(2, [], StepResult(metrics={}))
+        await journal.commit(2, [], [], StepResult(metrics={}))
     await journal.close()
 
 
@@ -247,21 +249,22 @@ def attempt(trajectory_id, group_id, *, reward, split="train"):
     start = ev.attempt_started(
         trajectory_id=trajectory_id, task_id="t", group_id=group_id, member=0, attempt=0, started_s=0.0, split=split
     )
-    end = ev.attempt_ended(
-        Trajectory(
-            id=trajectory_id,
-            task_id="t",
-            group_id=group_id,
-            member=0,
-            attempt=0,
-            calls=(),
-            outcome=Outcome.DONE,
-            reward=reward,
-            score={"solved": reward},
-            ended_s=2.0,
-        )
+    return start, ev.attempt_ended(ended(trajectory_id, group_id, reward))
+
+
+def ended(trajectory_id, group_id, reward):
+    return Trajectory(
+        id=trajectory_id,
+        task_id="t",
+        group_id=group_id,
+        member=0,
+        attempt=0,
+        calls=(),
+        outcome=Outcome.DONE,
+        reward=reward,
+        score={"solved": reward},
+        ended_s=2.0,
     )
-    return start, end
 
 
 async def test_trajectories_of_rolled_back_groups_are_left_out_until_they_live_again(tmp_path):
@@ -271,7 +274,7 @@ async def test_trajectories_of_rolled_back_groups_are_left_out_until_they_live_a
     await journal.append(ev.eval_finished(step=0, split="test", successes=1, scored=1))
     for step in (1, 2, 3):
         await journal.append(*attempt(f"g{step}.0.0", f"g{step}", reward=step / 2))
-        await journal.append(ev.group_taken(group(step), step=step, advantages={f"g{step}.0.0": 0.25}))
+        await journal.append(ev.group_taken(group(step), step=step))
         await train(journal, trainer, step, [step])
     unfinished, _ = attempt("g4.0.0", "g4", reward=0.0)
     await journal.append(unfinished)
