@@ -106,10 +106,17 @@ def prepare(config: Config, rollout: RolloutFn | None = None, tasks: Sequence[Ta
 
 def _tasks(make: Any, config: Config, split: str, count: int, seed: int) -> Sequence[Task]:
     assert config.env is not None
+    check_call(make, f"env.tasks '{config.env.tasks}' with env.task_params", split, count, seed, config.env.task_params)
+    return make(split, count, seed, **config.env.task_params)
+
+
+def check_call(function: Any, what: str, *arguments: Any) -> None:
+    """Raises UserError when a function does not take these arguments, the last of which is a mapping of named ones."""
+    *places, named = arguments
     try:
-        return make(split, count, seed, **config.env.task_params)
+        inspect.signature(function).bind(*places, **named)
     except TypeError as error:
-        raise UserError(f"env.tasks '{config.env.tasks}' with env.task_params: {error}") from error
+        raise UserError(f"{what}: {error}") from None
 
 
 def load_object(entry: str, key: str) -> Any:

@@ -36,12 +36,12 @@ class EngineConfig(Section):
 class SamplingConfig(Section):
     max_tokens: int = Field(default=64, ge=1, description="tokens of one reply")
     temperature: float = Field(default=1.0, gt=0)
-    top_p: float = Field(default=1.0, gt=0, le=1)
-    top_k: int = Field(default=0, ge=0)
+    top_p: float = Field(default=1.0, gt=0, le=1, description="1: all tokens")
+    top_k: int = Field(default=0, ge=0, description="0: all tokens")
 
 
 class RolloutConfig(Section):
-    group_size: int = Field(default=8, ge=1)
+    group_size: int = Field(default=8, ge=1, description="attempts of one task")
     max_attempts: int = Field(default=128, ge=1, description="attempts that run at once")
     retries: int = Field(default=3, ge=0, description="further attempts after an infrastructure failure")
     backoff_s: float = Field(default=0.5, ge=0, description="first wait before a retry; doubles")
@@ -59,30 +59,32 @@ class AlgorithmConfig(Section):
 
 
 class TrainerConfig(Section):
-    lr: float = Field(default=1e-4, gt=0)
-    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    lr: float = Field(default=1e-4, gt=0, description="of AdamW, after the warm-up")
+    schedule: Literal["constant", "linear", "cosine"] = Field(
+        default="constant", description="after the warm-up; linear and cosine end at 0 in the last step"
+    )
     warmup_steps: int = Field(default=0, ge=0)
     betas: tuple[float, float] = (0.9, 0.95)
     eps: float = 1e-8
     weight_decay: float = Field(default=0.0, ge=0)
-    clip_norm: float = Field(default=1.0, gt=0)
+    clip_norm: float = Field(default=1.0, gt=0, description="largest norm of the gradient")
     checkpoint_every: int = Field(default=1, ge=1, description="steps")
     keep: int = Field(default=2, ge=1, description="newest checkpoints kept")
 
 
 class EnvConfig(Section):
     entry: str = Field(description='"package.module:name" of a RolloutFn, an environment class or a reward function')
-    params: dict[str, Any] = Field(default_factory=dict)
+    params: dict[str, Any] = Field(default_factory=dict, description="arguments of an environment class")
     tasks: str = Field(description='"package.module:function" called with (split, count, seed, **task_params)')
-    task_params: dict[str, Any] = Field(default_factory=dict)
+    task_params: dict[str, Any] = Field(default_factory=dict, description="further arguments of env.tasks")
     num_tasks: int = Field(default=100_000, ge=1, description="training tasks of one epoch")
 
 
 class EvalConfig(Section):
     every: int = Field(default=0, ge=0, description="steps between evaluations; 0: only before and after")
-    tasks: int = Field(default=200, ge=0)
-    splits: tuple[str, ...] = ("test",)
-    seed: int = 1_000_003
+    tasks: int = Field(default=200, ge=0, description="of each split; 0: no evaluation")
+    splits: tuple[str, ...] = Field(default=("test",), description="of env.tasks; the first is the headline")
+    seed: int = Field(default=1_000_003, description="that the tasks are drawn with")
     temperature: float = Field(default=1.0, gt=0)
 
 
@@ -90,18 +92,18 @@ class SandboxConfig(Section):
     level: Literal["auto", "bwrap", "none"] = Field(
         default="auto", description="auto: the strongest level that works here, never none"
     )
-    max_live: int = Field(default=64, ge=1)
+    max_live: int = Field(default=64, ge=1, description="sandboxes at once")
 
 
 class SftConfig(Section):
     examples: str = Field(
         description='"package.module:function" called with (count, seed, **params), yields chats: lists of messages'
     )
-    params: dict[str, Any] = Field(default_factory=dict)
+    params: dict[str, Any] = Field(default_factory=dict, description="further arguments of sft.examples")
     count: int = Field(default=10_000, ge=1, description="chats to learn from")
     held_out: int = Field(default=200, ge=1, description="further chats to measure on")
     epochs: int = Field(default=1, ge=1)
-    batch_tokens: int = Field(default=8192, ge=64)
+    batch_tokens: int = Field(default=8192, ge=64, description="of one optimizer step")
     max_length: int = Field(default=2048, ge=16, description="tokens; longer chats are left out")
     observation_weight: float = Field(
         default=0.0, ge=0, description="loss weight of tokens that the policy does not say"
@@ -111,17 +113,20 @@ class SftConfig(Section):
     vocab_size: int = Field(default=1024, ge=300, description='of the tokenizer made for model.path = "new"')
     tokenizer_chats: int = Field(default=3000, ge=1, description="chats that this tokenizer is trained on")
     shape: dict[str, Any] = Field(default_factory=dict, description="LlamaConfig fields of the new model")
+    copy_steps: int = Field(
+        default=0, ge=0, description="steps in which the new model learns to copy, before it sees the chats"
+    )
 
 
 class Config(Section):
     """One run."""
 
-    name: str = "run"
-    seed: int = 0
-    num_steps: int = Field(default=10, ge=0)
-    groups_per_step: int = Field(default=16, ge=1)
+    name: str = Field(default="run", description="of the run; its directory is runs/<name>")
+    seed: int = Field(default=0, description="of tasks and sampling")
+    num_steps: int = Field(default=10, ge=0, description="optimizer steps")
+    groups_per_step: int = Field(default=16, ge=1, description="tasks of one step, each tried group_size times")
     max_lag: int = Field(default=0, ge=0, description="0: on-policy; k: rollouts may run k versions behind")
-    tokens_per_microbatch: int = Field(default=8192, ge=64)
+    tokens_per_microbatch: int = Field(default=8192, ge=64, description="tokens of one forward and backward pass")
     run_dir: str = Field(default="", description="default: runs/<name>")
     cluster: Literal["processes", "inline"] = Field(default="processes", description="inline: roles in this process")
     env: EnvConfig | None = None

@@ -22,7 +22,7 @@ from longtail.observe.observer import Observer
 from longtail.observe.progress import Progress, open_progress
 from longtail.ports import RolloutFn
 from longtail.runs import renderer_or_reason, write_report
-from longtail.types import Group, Json, Sampling, Task
+from longtail.types import Group, Json, Sampling, Tally, Task
 
 RESULT = "result.json"
 
@@ -116,20 +116,20 @@ async def evaluate_run(
 
 def summary(groups: Sequence[Group]) -> Mapping[str, Json]:
     """Success of single attempts, whole and by family."""
-    scored = [t for group in groups for t in group.usable]
-    solved = sum(t.solved for t in scored)
-    low, high = wilson(solved, len(scored))
+    tally = Tally.of(groups)
+    low, high = wilson(tally.successes, tally.scored)
+    turns = [len(t.model_calls) for group in groups for t in group.usable]
     families: dict[str, list[bool]] = {}
     for group in groups:
         families.setdefault(group.task.family, []).extend(t.solved for t in group.usable)
     return {
-        "success": solved / len(scored) if scored else None,
-        "successes": solved,
+        "success": tally.successes / tally.scored if tally.scored else None,
+        "successes": tally.successes,
         "low": low,
         "high": high,
-        "scored": len(scored),
-        "unscored": len(groups) - len(scored),
-        "reward": sum(t.reward or 0.0 for t in scored) / len(scored) if scored else None,
-        "turns": sum(len(t.model_calls) for t in scored) / len(scored) if scored else None,
+        "scored": tally.scored,
+        "unscored": tally.unscored,
+        "reward": tally.reward,
+        "turns": sum(turns) / len(turns) if turns else None,
         "families": {name: sum(flags) / len(flags) for name, flags in sorted(families.items()) if flags},
     }

@@ -31,6 +31,7 @@ from longtail.types import (
     PolicyVersion,
     Score,
     StepResult,
+    Tally,
     Task,
     ToolCall,
     Trajectory,
@@ -86,12 +87,9 @@ def version_published(version: PolicyVersion, *, seconds: float = 0.0) -> Event:
     return Event(kind=VERSION_PUBLISHED, data={"version": version, "seconds": seconds})
 
 
-def eval_finished(
-    *, step: int, split: str, successes: int, scored: int, unscored: int = 0, reward: float | None = None
-) -> Event:
-    """`scored` attempts count, `unscored` (infrastructure) do not; `reward` is the mean over the scored."""
-    data = {"step": step, "split": split, "successes": successes, "scored": scored, "unscored": unscored}
-    return Event(kind=EVAL_FINISHED, data={**data, "reward": reward})
+def eval_finished(*, step: int, split: str, tally: Tally) -> Event:
+    counts = {name: getattr(tally, name) for name in Tally.__slots__}
+    return Event(kind=EVAL_FINISHED, data={"step": step, "split": split, **counts})
 
 
 def checkpoint_saved(*, step: int, checkpoint: str) -> Event:

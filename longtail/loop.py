@@ -32,7 +32,7 @@ from longtail import events
 from longtail.config import Config
 from longtail.data import pack, trajectories_to_samples
 from longtail.ports import Journal, Loss, Rollouts, Tracer, Trainer, WeightSync
-from longtail.types import Group, PolicyVersion, Sampling, StepResult, Task
+from longtail.types import Group, PolicyVersion, Sampling, StepResult, Tally, Task
 
 
 class Algorithm(Protocol):
@@ -89,7 +89,8 @@ async def train(run: Run) -> int:
                 with run.trace.busy("train"):
                     result = await run.trainer.step(microbatches, loss=run.algorithm.loss)
                 step += 1
-                await run.journal.commit(step, groups_P, advantages_P_G, result)  # only this makes the step real
+                with run.trace.busy("commit"):  # only this makes the step real
+                    await run.journal.commit(step, groups_P, advantages_P_G, result)
                 with run.trace.busy("sync"):
                     await run.weights.publish(run.trainer, version=step)
                 rollouts.release(groups_P, version=step)
@@ -110,16 +111,6 @@ async def evaluate(run: Run, rollouts: Rollouts, step: int) -> None:
             continue
         with run.trace.busy("eval", split=split):
             groups = await rollouts.once(tasks, name=f"eval-{split}-{step}", sampling=sampling)
-        scored = [trajectory for group in groups for trajectory in group.usable]
-        await run.journal.append(
-            events.eval_finished(
-                step=step,
-                split=split,
-                successes=sum(trajectory.solved for trajectory in scored),
-                scored=len(scored),
-                unscored=len(groups) - len(scored),
-                reward=sum(t.reward or 0.0 for t in scored) / len(scored) if scored else None,
-            )
-        )
+        await run.journal.append(events.eval_finished(step=step, split=split, tally=Tally.of(groups)))
         run.evaluated.add((step, split))
         run.report_evaluation(step, split, groups)

@@ -11,13 +11,13 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from longtail.build import load_object, manifest
+from longtail.build import check_call, load_object, manifest
 from longtail.config import Config, SftConfig
 from longtail.errors import UserError
 from longtail.types import Message
@@ -39,7 +39,7 @@ async def sft(config: Config) -> AsyncGenerator[Any]:
     target = config.directory / "model"
     chats, digest = _chats(config.directory, how, how.count, config.seed)
     held_out, _ = _chats(config.directory, how, how.held_out, config.seed + 1)
-    source = str(_fresh_model(config, how, chats)) if config.model.path == NEW else config.model.path
+    source = str(_fresh_model(config, how, chats, digest)) if config.model.path == NEW else config.model.path
     renderer = HFRenderer(source)
     rows = [row for chat in chats if (row := _row(renderer, chat, how))]
     held = [row for chat in held_out if (row := _row(renderer, chat, how))]
@@ -89,10 +89,10 @@ def _section(config: Config) -> SftConfig:
 
 def _chats(directory: Path, how: SftConfig, count: int, seed: int) -> tuple[list[Chat], str]:
     """Chats and their SHA-256. Made once, in parts on all cores; the parts depend on the seed alone."""
-    wanted = json.dumps([how.examples, how.params, count, seed], sort_keys=True)
-    kept = directory / f"chats-{hashlib.sha256(wanted.encode()).hexdigest()[:12]}.jsonl"
+    kept = directory / f"chats-{_short_digest(how.examples, how.params, count, seed)}.jsonl"
     if not kept.exists():
-        load_object(how.examples, "sft.examples")
+        make = load_object(how.examples, "sft.examples")
+        check_call(make, f"sft.examples '{how.examples}' with sft.params", count, seed, how.params)
         parts = [(how, min(PART, count - start), seed + 7919 * start // PART) for start in range(0, count, PART)]
         kept.parent.mkdir(parents=True, exist_ok=True)
         with ProcessPoolExecutor(min(len(parts), os.cpu_count() or 1), mp_context=get_context("spawn")) as pool:
@@ -112,22 +112,31 @@ def _chats(directory: Path, how: SftConfig, count: int, seed: int) -> tuple[list
 def _part(work: tuple[SftConfig, int, int]) -> list[Chat]:
     how, count, seed = work
     make = load_object(how.examples, "sft.examples")
-    try:
-        chats: Iterable[Chat] = make(count, seed, **how.params)
-    except TypeError as error:
-        raise UserError(f"sft.examples '{how.examples}' with sft.params: {error}") from error
-    return list(chats)
+    return list(make(count, seed, **how.params))
 
 
-def _fresh_model(config: Config, how: SftConfig, chats: Sequence[Chat]) -> Path:
-    """A directory with random weights and a tokenizer trained on what is said in the chats."""
-    from longtail.trainers.tiny import new_model, new_tokenizer, start_with_induction
+def _short_digest(*wanted: Any) -> str:
+    return hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).hexdigest()[:12]
 
-    directory = config.directory / "fresh"
+
+def _fresh_model(config: Config, how: SftConfig, chats: Sequence[Chat], digest: str) -> Path:
+    """A directory with untrained weights and a tokenizer trained on what is said in the chats. Made once."""
+    from longtail.trainers.copying import drill_copying, place_induction_heads
+    from longtail.trainers.tiny import new_model, new_tokenizer
+
+    wanted = _short_digest(digest, how.vocab_size, how.tokenizer_chats, how.shape, how.copy_steps, config.seed)
+    directory = config.directory / f"fresh-{wanted}"
+    if (directory / "model.safetensors").exists():
+        return directory
     texts = (message.content for chat in chats[: how.tokenizer_chats] for message in chat)
     tokenizer = new_tokenizer(texts, how.vocab_size)
     tokenizer.save_pretrained(directory)
-    start_with_induction(new_model(tokenizer, seed=config.seed, **how.shape)).save_pretrained(directory)
+    model = new_model(tokenizer, seed=config.seed, **how.shape)
+    if how.copy_steps:
+        place_induction_heads(model)
+        for _ in drill_copying(model, how.copy_steps, seed=config.seed):
+            pass
+    model.save_pretrained(directory)
     return directory
 
 

@@ -7,7 +7,7 @@ Arrays are plain tuples here (the standard library is all this file knows); room
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -214,6 +214,27 @@ class Group:
     @property
     def usable(self) -> tuple[Trajectory, ...]:
         return tuple(t for t in self.trajectories if t.usable)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """How attempts went, counted once for events, progress and results."""
+
+    successes: int
+    scored: int
+    unscored: int  # infrastructure and the like: they say nothing of the policy
+    reward: float | None  # mean over the scored
+
+    @classmethod
+    def of(cls, groups: Iterable[Group]) -> Tally:
+        trajectories = [t for group in groups for t in group.trajectories]
+        rewards = [t.reward for t in trajectories if t.usable and t.reward is not None]
+        return cls(
+            successes=sum(t.solved for t in trajectories),
+            scored=len(rewards),
+            unscored=len(trajectories) - len(rewards),
+            reward=sum(rewards) / len(rewards) if rewards else None,
+        )
 
 
 # --- what is trained ------------------------------------------------------------------------------------------------

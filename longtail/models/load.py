@@ -37,11 +37,13 @@ def load_model(name: str, *, dtype: str = "float32") -> Any:
     """The model in evaluation mode with the attention of models/attention.py. Raises UserError when there is none."""
     import torch
     from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
 
     from longtail.models.attention import NAME
 
     auto: Any = AutoModelForCausalLM
     where, kwargs = _arguments(name)
+    logging.disable_progress_bar()
     try:
         model = auto.from_pretrained(where, dtype=getattr(torch, dtype), attn_implementation=NAME, **kwargs)
     except (OSError, ValueError, ImportError) as error:

@@ -10,7 +10,7 @@ from longtail.observe.intervals import wilson
 from longtail.observe.metrics import FILE_NAME, MetricsFile, step_metrics
 from longtail.observe.progress import Progress
 from longtail.observe.tracer import LaneTracer
-from longtail.types import Group, StepResult
+from longtail.types import Group, StepResult, Tally
 
 
 class Observer:
@@ -36,18 +36,16 @@ class Observer:
         self._progress.tell("step", line)
 
     def report_evaluation(self, step: int, split: str, groups: Sequence[Group]) -> None:
-        everyone = [t for group in groups for t in group.trajectories]
-        scored = [t for t in everyone if t.usable]
-        successes = sum(t.solved for t in scored)
-        low, high = wilson(successes, len(scored))
+        tally = Tally.of(groups)
+        low, high = wilson(tally.successes, tally.scored)
         self._progress.tell(
             "evaluation",
             {
                 "step": step,
                 "split": split,
-                "successes": successes,
-                "scored": len(scored),
-                "unscored": len(everyone) - len(scored),
+                "successes": tally.successes,
+                "scored": tally.scored,
+                "unscored": tally.unscored,
                 "low": low,
                 "high": high,
             },

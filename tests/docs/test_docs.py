@@ -1,6 +1,7 @@
 """Python blocks of the docs run; links between pages lead somewhere; commands they name exist."""
 
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,11 @@ def test_links_lead_somewhere(page: Path):
     for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
         if not target.startswith("http"):
             assert (page.parent / target).exists(), f"{page}: {target}"
+
+
+def test_the_page_of_the_configuration_says_what_the_code_says():
+    maker = runpy.run_path(str(ROOT / "docs" / "make_configuration.py"))
+    assert (ROOT / "docs" / "configuration.md").read_text() == maker["page"](), "run python docs/make_configuration.py"
 
 
 def test_commands_in_shell_blocks_exist():

@@ -16,7 +16,7 @@ from longtail import events as ev
 from longtail.errors import DiskFull
 from longtail.history import Position, history
 from longtail.journal import SqliteJournal, list_trajectories, load_trajectory, read_events, read_history
-from longtail.types import Group, Outcome, StepResult, Task, Trajectory
+from longtail.types import Group, Outcome, StepResult, Tally, Task, Trajectory
 
 
 class CountingTrainer:
@@ -271,7 +271,9 @@ async def test_trajectories_of_rolled_back_groups_are_left_out_until_they_live_a
     journal, trainer = opened(tmp_path, checkpoint_every=2), CountingTrainer()
     await journal.resume(trainer)
     await journal.append(*attempt("e0", "eval", reward=1.0, split="test"))
-    await journal.append(ev.eval_finished(step=0, split="test", successes=1, scored=1))
+    await journal.append(
+        ev.eval_finished(step=0, split="test", tally=Tally(successes=1, scored=1, unscored=0, reward=1.0))
+    )
     for step in (1, 2, 3):
         await journal.append(*attempt(f"g{step}.0.0", f"g{step}", reward=step / 2))
         await journal.append(ev.group_taken(group(step), step=step))

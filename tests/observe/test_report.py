@@ -16,7 +16,7 @@ from longtail.observe.metrics import MetricsFile, step_metrics
 from longtail.observe.svg import Series, chart
 from longtail.observe.tracer import StepRecord
 from longtail.runs import find_runs, gather, read_config, read_episode, read_status, write_report
-from longtail.types import Message, Outcome, StepResult, Task
+from longtail.types import Message, Outcome, StepResult, Tally, Task
 
 STEPS = 12
 HOSTILE = "<script>alert(1)</script>\x1b[2J & \ud800"
@@ -69,7 +69,9 @@ async def write_run(path, *, steps=STEPS, finished=True):
     await journal.append(ev.run_started(manifest={"python": "3.11", "torch": "2.9"}, config=config))
     await journal.resume(Trainer())
     file = MetricsFile(path / "metrics.jsonl")
-    await journal.append(ev.eval_finished(step=0, split="test", successes=30, scored=200, unscored=1))
+    await journal.append(
+        ev.eval_finished(step=0, split="test", tally=Tally(successes=30, scored=200, unscored=1, reward=0.2))
+    )
     for step in range(1, steps + 1):
         task = Task(id=f"task-g{step}", prompt=(Message(role="user", content="Repair <it>"),), family="money")
         trained = group(step, *members(step), task=task)
@@ -89,7 +91,9 @@ async def write_run(path, *, steps=STEPS, finished=True):
         file.write(line | {"reward": share, "success": share, "eta_s": 10.0})
     file.close()
     if finished:
-        await journal.append(ev.eval_finished(step=steps, split="test", successes=70, scored=200))
+        await journal.append(
+            ev.eval_finished(step=steps, split="test", tally=Tally(successes=70, scored=200, unscored=0, reward=0.4))
+        )
         await journal.finish(steps)
     await journal.close()
 
