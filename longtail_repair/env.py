@@ -110,13 +110,20 @@ class RepairEnv(Env):
         return text or (decode(result.stderr).strip().splitlines() or ["the tests said nothing"])[-1]
 
     async def _run_tests(self) -> ExecResult:
-        try:
-            return await self._box.exec(["python", "run_tests.py"])
-        except SandboxLost:
-            # Where a fresh sandbox starts, the host is well: the code under test broke its own.
-            await (await self._ctx.sandbox(SandboxSpec(limits=_LIMITS))).close()
+        result = await self._exec(self._box, ["python", "run_tests.py"])
+        if result is None:
             self._broken = True
-            raise PolicyFailure("the code broke its sandbox") from None
+            raise PolicyFailure("the code broke its sandbox")
+        return result
+
+    async def _exec(self, box: Sandbox, argv: Sequence[str], stdin: bytes = b"") -> ExecResult | None:
+        """Run code under test. None: it broke its sandbox; where a fresh one starts, the host is well."""
+        try:
+            return await box.exec(argv, stdin=stdin)
+        except SandboxLost:
+            await box.close()  # its place may be the last one
+            await (await self._ctx.sandbox(SandboxSpec(limits=_LIMITS))).close()
+            return None
 
     @tool
     def submit(self) -> str:
@@ -155,9 +162,9 @@ class RepairEnv(Env):
 
     async def _run_checks(self, files: Mapping[str, bytes], checks: Mapping[str, Checks]) -> Passed:
         box = await self._ctx.sandbox(SandboxSpec(files={**files, "run_tests.py": RUNNER}, limits=_LIMITS))
-        result = await box.exec(["python", "-I", "run_tests.py", "--values"], stdin=request(checks))
+        result = await self._exec(box, ["python", "-I", "run_tests.py", "--values"], stdin=request(checks))
         await box.close()
-        return grade(checks, result.stdout)
+        return grade(checks, b"" if result is None else result.stdout)
 
     async def _hits(self, paths: Sequence[str], text: str) -> list[str]:
         files = {path: await self._lines(path) or [] for path in paths}

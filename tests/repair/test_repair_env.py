@@ -165,28 +165,43 @@ def test_r21_a_verdict_cannot_be_forged(play: Play, trick: str):
     assert score["solved"] == 0.0
 
 
-async def test_r20_code_that_breaks_its_sandbox_is_scored_as_a_failure(tmp_path: Any):
-    class Fragile(ProcessBox):
-        async def exec(self, *args: Any, **kwargs: Any) -> Any:
-            raise SandboxLost("gone")
+class FragileBox(ProcessBox):
+    """Whatever runs in it breaks it."""
 
-        async def snapshot(self) -> Any:
-            raise SandboxLost("gone")
+    async def exec(self, *args: Any, **kwargs: Any) -> Any:
+        raise SandboxLost("gone")
 
-    class FragileStage(Stage):
-        healthy = True
 
-        async def sandbox(self, spec: Any) -> Any:
-            if self.boxes and not self.healthy:
-                raise SandboxLost("the host is down")
-            self.boxes.append(Fragile(spec, tmp_path))
-            return self.boxes[-1]
+class FragileStage(Stage):
+    """One place for sandboxes; `healthy`: whether a fresh one starts after one broke."""
 
-    stage = FragileStage(TASK, ["test"], tmp_path)
+    healthy = True
+
+    async def sandbox(self, spec: Any) -> Any:
+        assert all(box.closed for box in self.boxes), "another sandbox is awaited while one is held: a deadlock"
+        if not self.healthy and not spec.files:  # the probe
+            raise SandboxLost("the host is down")
+        root = self._root / str(len(self.boxes))
+        root.mkdir()
+        self.boxes.append(FragileBox(spec, root))
+        return self.boxes[-1]
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [(["test"], "the code broke its sandbox"), ([FIX + "  # never tested", "submit"], "done")],
+    ids=["where it is tested", "where it is graded"],
+)
+async def test_r20_code_that_breaks_its_sandbox_is_scored_as_a_failure(tmp_path: Any, script: list[str], reason: str):
+    stage = FragileStage(TASK, script, tmp_path)
     score = await env(RepairEnv)(TASK, stage)
     assert (score["solved"], score["fixed"]) == (0.0, -1.0)
-    assert stage.reason == "the code broke its sandbox"
-    stage = FragileStage(TASK, ["test"], tmp_path)
+    assert stage.reason == reason
+
+
+@pytest.mark.parametrize("script", [["test"], [FIX + "  # on a lost host", "submit"]])
+async def test_r20_a_host_on_which_no_sandbox_starts_is_not_the_policys_failure(tmp_path: Any, script: list[str]):
+    stage = FragileStage(TASK, script, tmp_path)
     stage.healthy = False
     with pytest.raises(SandboxLost, match="the host is down"):
         await env(RepairEnv)(TASK, stage)
