@@ -36,13 +36,21 @@ Command = tuple[Callable[[], Any], "asyncio.Future[Any] | None"]  # work between
 load_file = cast("Callable[[Path], dict[str, Tensor]]", load_any_file)  # its stub leaves types open
 
 
+class _Waiters:
+    """Who waits for a request in flight."""
+
+    def __init__(self, request: GenerateRequest) -> None:
+        self.request = request
+        self.futures: list[asyncio.Future[Completion]] = []
+
+
 class LocalEngine:
     """ports.Engine. Use it from one event loop."""
 
     def __init__(self, model: str, config: EngineConfig, threads: int = 0) -> None:
         self._worker = Worker(open_forward(model), config)
         self._threads = threads
-        self._waiters: dict[str, list[asyncio.Future[Completion]]] = {}  # by key of the request
+        self._waiters: dict[str, _Waiters] = {}  # by key of the request
         self._asked: set[asyncio.Future[Any]] = set()  # by commands
         self._loop: asyncio.AbstractEventLoop | None = None
         self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()  # None: end
@@ -51,12 +59,14 @@ class LocalEngine:
         self._thread.start()
 
     async def generate(self, request: GenerateRequest) -> Completion:
-        """Calls with the key of a request in flight share its reply."""
+        """Equal requests in flight share a reply. Raises EngineError when only their keys are equal."""
         self._check_alive()
         future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
-        waiters = self._waiters.setdefault(request.key, [])
-        waiters.append(future)
-        if len(waiters) == 1:
+        waiters = self._waiters.setdefault(request.key, _Waiters(request))
+        if waiters.request != request:
+            raise EngineError(f"request '{request.key}': another request with this key is in flight")
+        waiters.futures.append(future)
+        if len(waiters.futures) == 1:
             now = time.monotonic()
             self._send(lambda: self._deliver(self._worker.submit(request, now)))
         try:
@@ -107,16 +117,17 @@ class LocalEngine:
 
     def _abandon(self, key: str, future: asyncio.Future[Completion]) -> None:
         """A caller gave up; the last one ends the request."""
-        waiters = self._waiters.get(key, [])
-        if future in waiters:
-            waiters.remove(future)
-            if not waiters:
+        waiters = self._waiters.get(key)
+        if waiters is not None and future in waiters.futures:
+            waiters.futures.remove(future)
+            if not waiters.futures:
                 del self._waiters[key]
                 self._send(lambda: self._worker.cancel(key))
 
     def _resolve(self, ended: list[Ended]) -> None:
         for key, result in ended:
-            for future in self._waiters.pop(key, []):
+            waiters = self._waiters.pop(key, None)
+            for future in waiters.futures if waiters else ():
                 _settle(future, result)
 
     def _fail_all(self, error: EngineError) -> None:

@@ -56,6 +56,7 @@ class RecordedModel:
         self._limits = limits
         self._seed = seed
         self._deadline = clock.now() + limits.seconds
+        self._started = 0  # calls; each has its own key and seed, also when several run at once
         self._rows: list[tuple[int, tuple[int, ...]]] = []  # (index of a ModelCall, its prompt + reply)
         self._conversation: _Conversation | None = None
 
@@ -75,7 +76,8 @@ class RecordedModel:
     async def generate(self, ids: Sequence[int], sampling: Sampling | None = None) -> Completion:
         ids = tuple(ids)
         wanted = self._within_limits(len(ids), sampling or self._sampling)
-        number = len(self._rows)
+        number = self._started
+        self._started += 1
         request = GenerateRequest(
             key=f"{self._recorder.trajectory_id}/{number}",
             ids=ids,
@@ -107,7 +109,7 @@ class RecordedModel:
 
     def _within_limits(self, prompt: int, sampling: Sampling) -> Sampling:
         limits = self._limits
-        if len(self._rows) >= limits.turns:
+        if self._started >= limits.turns:
             raise LimitReached(f"turn limit of {limits.turns}")
         if prompt >= limits.tokens:
             raise LimitReached(f"token limit of {limits.tokens}")

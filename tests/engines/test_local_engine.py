@@ -146,6 +146,14 @@ async def test_callers_with_one_key_share_a_reply(engine):
     assert (await engine.stats()).output_tokens == 200
 
 
+async def test_a_key_in_flight_is_refused_to_another_request(engine):
+    first = asyncio.create_task(engine.generate(ask("same", max_tokens=50)))
+    await asyncio.sleep(0)
+    with pytest.raises(EngineError, match="another request with this key is in flight"):
+        await engine.generate(ask("same", ids=(5, 6, 8), max_tokens=50))
+    assert len((await first).ids) == 50
+
+
 async def test_new_weights_do_not_drop_requests_in_flight(engine, llama, other_llama):
     task = asyncio.create_task(engine.generate(ask("long", range(60), max_tokens=900)))
 

@@ -1,5 +1,7 @@
 """Token-exact conversations (cases R10, R11) and limits."""
 
+import asyncio
+
 import pytest
 
 from longtail.errors import LimitReached
@@ -77,6 +79,22 @@ async def test_a_reached_limit_says_which(limits: Limits, words: str):
 
     with pytest.raises(LimitReached, match=words):
         await two_turns()
+
+
+async def test_calls_at_the_same_time_have_their_own_key_seed_and_prompt():
+    model, engine, recorder = model_saying("yes", "no")
+    await asyncio.gather(model.generate((5, 6)), model.generate((7, 8, 9)))
+    assert [request.key for request in engine.requests] == ["g0.0.0/0", "g0.0.0/1"]
+    assert engine.requests[0].seed != engine.requests[1].seed
+    assert [(call.index, call.delta_ids) for call in recorder.calls] == [(0, (5, 6)), (1, (7, 8, 9))]
+    assert [ToyRenderer().text(call.completion.ids) for call in recorder.calls] == ["yes", "no"]
+
+
+async def test_calls_at_the_same_time_count_against_the_turn_limit():
+    model, engine, _ = model_saying("yes", "no", "maybe", limits=Limits(turns=2))
+    ends = await asyncio.gather(*(model.generate((5, 6)) for _ in range(3)), return_exceptions=True)
+    assert [type(end) for end in ends][2] is LimitReached
+    assert len(engine.requests) == 2
 
 
 async def test_a_reply_shrinks_to_what_the_token_limit_leaves():
