@@ -15,6 +15,7 @@ import shutil
 import tempfile
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from longtail.errors import UserError
@@ -85,6 +86,7 @@ class Layers:
         self._owner = owner
         self._users: dict[str, int] = {}
         self._idle: OrderedDict[str, None] = OrderedDict()
+        self._dropped = 0
         root.mkdir()
         root.chmod(0o755)
 
@@ -115,13 +117,20 @@ class Layers:
         self._users[name] = self._users.get(name, 0) + 1
 
     def release(self, name: str) -> list[Path]:
-        """Returns the layers that should be deleted."""
+        """Returns the directories to delete, which are layers no more: their names are free to be written again."""
         self._users[name] -= 1
         if self._users[name]:
             return []
         del self._users[name]
         self._idle[name] = None
-        return [self.root / self._idle.popitem(last=False)[0]] if len(self._idle) > _KEPT else []
+        if len(self._idle) <= _KEPT:
+            return []
+        name = self._idle.popitem(last=False)[0]
+        self._dropped += 1
+        aside = self.root / f".old-{self._dropped}"
+        with suppress(OSError):  # else it stays, whole, for who writes it again
+            (self.root / name).rename(aside)
+        return [aside]
 
 
 def fill(root: Path, files: Mapping[str, bytes]) -> None:

@@ -68,10 +68,30 @@ def test_a_layer_holds_the_files_and_stays_while_it_is_used(tmp_path: Path) -> N
 def test_only_so_many_unused_layers_are_kept(tmp_path: Path) -> None:
     store = layers.Layers(tmp_path / "lower", None)
     dropped: list[Path] = []
-    for number in range(300):
-        store.hold(str(number))
-        dropped += store.release(str(number))
-    assert [path.name for path in dropped] == [str(number) for number in range(300 - 256)]
+    names = [layers.digest({"number": b"%d" % number}) for number in range(300)]
+    for number, name in enumerate(names):
+        store.write(name, {"number": b"%d" % number})
+        store.hold(name)
+        dropped += store.release(name)
+    assert [name for name in names if store.ready(name)] == names[300 - 256 :]
+    assert [(path / "number").read_text() for path in dropped] == [str(number) for number in range(300 - 256)]
+    layers.delete(dropped)
+    assert {path.name for path in store.root.iterdir()} == set(names[300 - 256 :])
+
+
+def test_a_layer_that_is_written_again_while_it_is_deleted_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layers, "_KEPT", 0)
+    store = layers.Layers(tmp_path / "lower", None)
+    files = {"a": b"1"}
+    name = layers.digest(files)
+    store.write(name, files)
+    store.hold(name)
+    old = store.release(name)
+    store.write(name, files)
+    layers.delete(old)  # late: it runs in the background
+    assert (store.root / name / "a").read_bytes() == b"1"
 
 
 def test_the_janitor_removes_dead_drivers_and_leaves_living_ones(tmp_path: Path) -> None:
