@@ -18,7 +18,9 @@
     task            small budget, then quarantine  no       no
     control         no                             no       no
 
-Anything else that an environment raises is a TaskError: its author's bug, never the policy's zero.
+A ConnectionError or TimeoutError is infrastructure. Anything else that an environment raises, for a missing file or a
+full workspace too, is a TaskError: its author's bug, never the policy's zero. (What longtail's own host refuses, a full
+disk for one, is raised as one of the above.)
 """
 
 from __future__ import annotations
@@ -101,7 +103,7 @@ def classify(error: BaseException) -> Outcome:
     match error:
         case PolicyFailure():
             return Outcome.POLICY
-        case InfrastructureError() | OSError() | TimeoutError():
+        case InfrastructureError() | ConnectionError() | TimeoutError():
             return Outcome.INFRASTRUCTURE
         case ControlSignal():
             return Outcome.CONTROL

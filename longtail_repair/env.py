@@ -136,9 +136,7 @@ class RepairEnv(Env):
         if self._broken:
             passed: Passed = dict.fromkeys(checks, False)
         else:
-            left = await self._box.snapshot()
-            await self._box.close()
-            passed = await self._grade(package_files(left.files, self._package), checks)
+            passed = await self._grade(await self._left(), checks)
         failed = set(self._task.data["failed"])
         mended = sum(ok for name, ok in passed.items() if name in failed)
         broken = sum(not ok for name, ok in passed.items() if name not in failed)
@@ -150,7 +148,18 @@ class RepairEnv(Env):
         }
         return {"reward": sum(self._weights[name] * part for name, part in parts.items()), **parts}
 
-    async def _grade(self, files: Mapping[str, bytes], checks: Mapping[str, Checks]) -> Passed:
+    async def _left(self) -> dict[str, bytes] | None:
+        """The package as the agent left it, its sandbox closed. None: its code wrote more than can be read back."""
+        try:
+            left = await self._box.snapshot()
+        except OSError:
+            return None
+        await self._box.close()
+        return package_files(left.files, self._package)
+
+    async def _grade(self, files: Mapping[str, bytes] | None, checks: Mapping[str, Checks]) -> Passed:
+        if files is None:
+            return dict.fromkeys(checks, False)
         if files == package_files(workspace(self._task).files, self._package):
             return {name: name not in self._task.data["failed"] for name in checks}
         key = (self._task.id, tuple(sorted(files.items())))

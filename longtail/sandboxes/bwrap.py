@@ -21,14 +21,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from longtail.errors import DeadlineExpired, SandboxLost, UserError
+from longtail.errors import DiskFull, InfrastructureError, SandboxLost, UserError, disk_is_full
 from longtail.sandboxes import launcher, layers, seccomp
 from longtail.sandboxes.cgroups import Cgroup, Cgroups
 from longtail.sandboxes.inside import wire
 from longtail.sandboxes.launcher import Launcher
 from longtail.types import ExecResult, SandboxLimits, SandboxSpec
 
-_SLOT_S = 120.0  # longest wait for another sandbox to close when max_live are open
 _START_S = 20.0
 _FILE_S = 20.0  # deadline of a file operation
 _GRACE_S = 5.0  # past its own deadline, an exec is ended from outside
@@ -81,12 +80,15 @@ class BwrapSandboxes:
         }
 
     async def create(self, spec: SandboxSpec) -> BwrapSandbox:
-        """A fresh sandbox. Raises SandboxLost when it cannot be started, DeadlineExpired when no place gets free."""
+        """A fresh sandbox. Waits for a place as long as its caller does. Raises SandboxLost, DiskFull when the host
+        cannot start it."""
         try:
-            async with asyncio.timeout(_SLOT_S):
-                await self._places.acquire()
-        except TimeoutError:
-            raise DeadlineExpired(f"no sandbox was closed within {_SLOT_S:.0f} s, and max_live are open") from None
+            return await self._create(spec)
+        except OSError as error:
+            raise host_error(error) from error
+
+    async def _create(self, spec: SandboxSpec) -> BwrapSandbox:
+        await self._places.acquire()
         try:
             lower = await self._hold_layer(spec.files)
         except BaseException:
@@ -356,6 +358,12 @@ class BwrapSandbox:
                 self._socket.close()
                 self._socket = None
         self._owner.give_back(self)
+
+
+def host_error(error: OSError) -> InfrastructureError:
+    """What to raise when the host refuses what a new sandbox needs: it is not the policy's doing, nor the task's."""
+    kind = DiskFull if disk_is_full(error) else SandboxLost
+    return kind(f"the host could not start a sandbox: {error}")
 
 
 def check_command(argv: Sequence[str], stdin: bytes, env: Mapping[str, str]) -> None:

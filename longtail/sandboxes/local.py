@@ -19,7 +19,7 @@ from pathlib import Path
 
 from longtail.errors import SandboxLost
 from longtail.sandboxes import layers
-from longtail.sandboxes.bwrap import check_command
+from longtail.sandboxes.bwrap import check_command, host_error
 from longtail.sandboxes.inside import files
 from longtail.types import ExecResult, SandboxLimits, SandboxSpec
 
@@ -36,8 +36,11 @@ class LocalSandboxes:
 
     async def create(self, spec: SandboxSpec) -> LocalSandbox:
         layers.digest(spec.files)  # refuses bad paths
-        path = Path(tempfile.mkdtemp(dir=self._root))
-        await asyncio.to_thread(layers.fill, path, spec.files)
+        try:
+            path = Path(tempfile.mkdtemp(dir=self._root))
+            await asyncio.to_thread(layers.fill, path, spec.files)
+        except OSError as error:
+            raise host_error(error) from error
         return LocalSandbox(str(path), spec.limits)
 
     async def close(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from typing import Any
 
@@ -205,6 +206,19 @@ async def test_r20_a_host_on_which_no_sandbox_starts_is_not_the_policys_failure(
     stage.healthy = False
     with pytest.raises(SandboxLost, match="the host is down"):
         await env(RepairEnv)(TASK, stage)
+
+
+async def test_a_package_that_grew_too_large_to_be_read_back_is_a_failure(tmp_path: Any):
+    class Full(ProcessBox):
+        async def snapshot(self) -> Any:
+            raise OSError(errno.EFBIG, "the workspace is too large for a snapshot")
+
+    class FullStage(Stage):
+        async def sandbox(self, spec: Any) -> Any:
+            return Full(spec, self._root)
+
+    score = await env(RepairEnv)(TASK, FullStage(TASK, [FIX, "submit"], tmp_path))
+    assert (score["solved"], score["fixed"]) == (0.0, -1.0)
 
 
 def test_the_original_of_a_generated_task_is_graded_as_solved(play: Play):

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import os
 import signal
 import socket
@@ -13,10 +14,11 @@ from pathlib import Path
 import pytest
 from conftest import require_bwrap
 
-from longtail.errors import SandboxLost, UserError
-from longtail.sandboxes import launcher
+from longtail.errors import DiskFull, SandboxLost, UserError
+from longtail.sandboxes import launcher, layers
 from longtail.sandboxes.bwrap import BwrapSandbox, BwrapSandboxes
 from longtail.sandboxes.inside import wire
+from longtail.sandboxes.local import LocalSandboxes
 from longtail.sandboxes.probe import open_sandboxes, probe
 from longtail.types import SandboxSpec
 
@@ -139,6 +141,23 @@ async def test_22_a_malformed_or_oversized_answer_ends_the_sandbox(tmp_path: Pat
     await sandbox.close()
     liar.close()
     await sandboxes.close()
+
+
+@pytest.mark.parametrize(("code", "kind"), [(errno.ENOSPC, DiskFull), (errno.EMFILE, SandboxLost)])
+async def test_what_the_host_refuses_to_a_new_sandbox_is_infrastructure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, kind: type[Exception]
+) -> None:
+    require_bwrap()
+
+    def fill(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(layers, "fill", fill)
+    for sandboxes in (BwrapSandboxes(tmp_path, 1), LocalSandboxes(tmp_path)):
+        for _ in range(2):  # the place is free again
+            with pytest.raises(kind, match="the host could not start a sandbox"):
+                await asyncio.wait_for(sandboxes.create(SandboxSpec(files={"x": b"1"})), 10)
+        await sandboxes.close()
 
 
 def _replace_agent(sandbox: BwrapSandbox) -> socket.socket:
