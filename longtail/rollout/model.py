@@ -99,7 +99,7 @@ class RecordedModel:
             parent=parent,
             delta_ids=ids[known:],
             completion=completion,
-            temperature=wanted.temperature,
+            temperature=wanted.temperature or 1.0,  # a greedy reply is top_k = 1 at temperature 1
             started_s=started,
             ended_s=self._clock.now(),
         )

@@ -95,6 +95,7 @@ class Scheduler:
             await asyncio.gather(*self._running, return_exceptions=True)
 
     async def take(self, count: int) -> list[Group]:
+        self._progress_s = self._world.clock.now()  # nobody waited while a step was trained
         while True:
             if self._failure is not None:
                 raise self._failure
@@ -250,6 +251,7 @@ class Scheduler:
         lost = trajectory.outcome is Outcome.INFRASTRUCTURE
         self._ended[trajectory.reason if lost else ""] += 1
         self._progress_s = self._world.clock.now()
+        self._changed.set()
 
     def _group(self, group_id: str, index: int, task: Task, epoch: int, trajectories: tuple[Trajectory, ...]) -> Group:
         versions = [version for t in trajectories for call in t.model_calls for version in call.completion.versions]

@@ -81,6 +81,13 @@ async def test_a_reached_limit_says_which(limits: Limits, words: str):
         await two_turns()
 
 
+async def test_a_greedy_reply_is_recorded_with_the_temperature_of_its_logprobs():
+    model, engine, recorder = model_saying("yes")
+    await model.generate((5, 6), Sampling(temperature=0))
+    assert engine.requests[0].sampling.temperature == 0
+    assert recorder.calls[0].temperature == 1.0
+
+
 async def test_calls_at_the_same_time_have_their_own_key_seed_and_prompt():
     model, engine, recorder = model_saying("yes", "no")
     await asyncio.gather(model.generate((5, 6)), model.generate((7, 8, 9)))

@@ -182,6 +182,17 @@ async def test_a_rollout_that_never_ends_stops_the_run_within_the_stall_limit():
         await run_steps(world_of(silent), plan_of(stall_s=0.05))
 
 
+async def test_a_training_step_longer_than_the_stall_limit_is_not_a_stall():
+    steps = await run_steps(world_of(), plan_of(num_steps=3), train_s=100.0)
+    assert len(steps) == 3
+
+
+async def test_a_group_slower_than_the_stall_limit_is_not_a_stall_while_attempts_end():
+    world = world_of(delay=lambda request: 15.0)
+    steps = await run_steps(world, plan_of(num_steps=1, group_size=8, max_attempts=1))
+    assert len(steps) == 1
+
+
 async def test_a_fault_in_the_scheduler_reaches_the_loop_as_the_first_cause():
     world = world_of()
 
