@@ -44,10 +44,12 @@ def train(rollout: RolloutFn, tasks: Sequence[Task], config: Config | str | Path
 
 async def train_run(problem: Problem, progress: Progress) -> dict[str, Json]:
     """Run the loop to its last step, then write the result and the report. Raises LongtailError for how it failed."""
-    config = problem.config
+    config, began = problem.config, False
+    result: dict[str, Json] = {}
     observer = Observer(config.directory, num_steps=config.num_steps, progress=progress, now=SystemClock().now)
     try:
         async with open_run(problem, observer) as run:
+            began = True
             stands = standing(config.directory)
             progress.tell(
                 "begin",
@@ -59,12 +61,11 @@ async def train_run(problem: Problem, progress: Progress) -> dict[str, Json]:
                     "redone": list(stands.rolled_back),
                 },
             )
-            try:
-                await loop.train(run)
-            finally:
-                result = finish(config, progress)  # a stopped or failed run has its report too
+            await loop.train(run)
     finally:
         observer.close()
+        if began:  # a stopped or failed run has its report too; its directory is free by now, so it says how it ended
+            result = finish(config, progress)
     return result
 
 

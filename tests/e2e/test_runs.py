@@ -46,7 +46,7 @@ def test_a_policy_trains_on_a_reward_function_and_leaves_a_whole_run_directory(p
     result = json.loads((run / "result.json").read_text())
     assert result["steps"] == 3
     assert 0.0 <= result["success_before"] <= 1.0
-    assert (run / "report.html").stat().st_size > 1000
+    assert f"{run}: finished" in (run / "report.html").read_text()
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [1, 2, 3]
     assert all(line["staleness_max"] == 0 for line in lines)
