@@ -51,6 +51,9 @@ class SystemClock:
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
+    def timeout(self, seconds: float) -> asyncio.Timeout:
+        return asyncio.timeout(seconds)
+
 
 class Watch(Protocol):
     """What looks at a run while it goes: observe.Observer."""

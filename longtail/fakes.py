@@ -135,6 +135,19 @@ class VirtualClock:
         await future
 
     @asynccontextmanager
+    async def timeout(self, seconds: float) -> AsyncGenerator[asyncio.Timeout]:
+        async def expire(limit: asyncio.Timeout) -> None:
+            await self.sleep(seconds)
+            limit.reschedule(asyncio.get_running_loop().time())
+
+        async with asyncio.timeout(None) as limit:
+            alarm = asyncio.create_task(expire(limit))
+            try:
+                yield limit
+            finally:
+                alarm.cancel()
+
+    @asynccontextmanager
     async def running(self, *, idle_turns: int = 50) -> AsyncGenerator[None]:
         """Wake the next sleeper whenever nothing else has run for `idle_turns` turns of the event loop."""
 
@@ -142,11 +155,12 @@ class VirtualClock:
             while True:
                 for _ in range(idle_turns):
                     await asyncio.sleep(0)
-                if self._sleepers:
+                while self._sleepers:
                     at, _, future = heapq.heappop(self._sleepers)
-                    self._now = max(self._now, at)
-                    if not future.done():
+                    if not future.done():  # done: nobody sleeps there any more
+                        self._now = max(self._now, at)
                         future.set_result(None)
+                        break
 
         task = asyncio.create_task(drive())
         try:

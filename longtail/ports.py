@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,6 +26,12 @@ from longtail.types import (
 )
 
 
+class Timeout(Protocol):
+    """As asyncio.Timeout."""
+
+    def expired(self) -> bool: ...
+
+
 class Clock(Protocol):
     """Time for the core: nothing in the scheduler reads another clock."""
 
@@ -38,6 +44,10 @@ class Clock(Protocol):
         ...
 
     async def sleep(self, seconds: float) -> None: ...
+
+    def timeout(self, seconds: float) -> AbstractAsyncContextManager[Timeout]:
+        """As asyncio.timeout(): the body is cancelled after `seconds`, and TimeoutError raised."""
+        ...
 
 
 class Engine(Protocol):

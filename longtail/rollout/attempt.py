@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from longtail import events
 from longtail.errors import DeadlineExpired, LimitReached, LongtailError, PolicyFailure, TaskError, classify
-from longtail.ports import Clock, Engine, Journal, Renderer, RolloutFn, Sandbox, Sandboxes, Tracer
+from longtail.ports import Clock, Engine, Journal, Renderer, RolloutFn, Sandbox, Sandboxes, Timeout, Tracer
 from longtail.rollout.model import RecordedModel
 from longtail.rollout.record import Recorder
 from longtail.types import (
@@ -157,14 +157,16 @@ async def run_attempt(world: World, assignment: Assignment) -> Trajectory:
 
 async def _run(world: World, assignment: Assignment, recorder: Recorder) -> tuple[Outcome, str, Score]:
     ctx = AttemptCtx(world, assignment, recorder)
-    limit = asyncio.timeout(world.attempt_s)
+    seconds = world.attempt_s
+    limit: Timeout | None = None
     try:
-        async with limit:
+        async with world.clock.timeout(seconds) as limit:
             return Outcome.DONE, "", await world.rollout(assignment.task, ctx)
     except PolicyFailure as failure:
         return Outcome.POLICY, str(failure), 0.0
     except Exception as error:
-        cause = DeadlineExpired(f"the attempt did not end within {world.attempt_s:g} s") if limit.expired() else error
+        late = limit is not None and limit.expired()
+        cause = DeadlineExpired(f"the attempt did not end within {seconds:g} s") if late else error
         return classify(cause), f"{type(cause).__name__}: {cause}", None
     finally:
         await ctx.close()

@@ -166,7 +166,7 @@ class Scheduler:
         left = self._progress_s + self._plan.stall_s - self._world.clock.now()
         self._changed.clear()
         try:
-            async with asyncio.timeout(max(left, 0.0)):
+            async with self._world.clock.timeout(max(left, 0.0)):
                 await self._changed.wait()
         except TimeoutError:
             waiting = sorted(flight.index for flight in self._alive.values() if flight.group is None)

@@ -1,5 +1,6 @@
 """The real loop and scheduler on this journal and observer: killed in a step, resumed, looked at."""
 
+import asyncio
 import io
 import json
 import time
@@ -30,6 +31,7 @@ STEPS = 4
 class Clock:
     now = staticmethod(time.monotonic)
     wall = staticmethod(time.time)
+    timeout = staticmethod(asyncio.timeout)
 
     async def sleep(self, seconds):
         raise AssertionError("nothing is retried here")

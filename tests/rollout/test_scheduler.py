@@ -55,7 +55,7 @@ def plan_of(**changes):
         "min_usable": 2,
         "retries": 3,
         "backoff_s": 0.1,
-        "stall_s": 20.0,
+        "stall_s": 2000.0,
         "failure_limit": 0.5,
         "sampling": Sampling(),
     }
@@ -178,18 +178,30 @@ async def test_a_rollout_that_never_ends_stops_the_run_within_the_stall_limit():
     async def silent(task, ctx):
         await asyncio.Event().wait()
 
-    with pytest.raises(InfrastructureError, match=r"no attempt ended for 0\.05 s"):
-        await run_steps(world_of(silent), plan_of(stall_s=0.05))
+    world = world_of(silent)
+    with pytest.raises(InfrastructureError, match="no attempt ended for 20 s"):
+        await run_steps(world, plan_of(stall_s=20.0))
+    assert world.clock.now() == 20.0
+
+
+async def test_an_attempt_that_never_ends_is_lost_at_its_deadline():
+    async def silent(task, ctx):
+        await asyncio.Event().wait()
+
+    world = world_of(silent)
+    with pytest.raises(InfrastructureError, match="did not end within 1000 s"):
+        await run_steps(world, plan_of(stall_s=5000.0, retries=0))
+    assert world.clock.now() == 1000.0
 
 
 async def test_a_training_step_longer_than_the_stall_limit_is_not_a_stall():
-    steps = await run_steps(world_of(), plan_of(num_steps=3), train_s=100.0)
+    steps = await run_steps(world_of(), plan_of(num_steps=3, stall_s=20.0), train_s=100.0)
     assert len(steps) == 3
 
 
 async def test_a_group_slower_than_the_stall_limit_is_not_a_stall_while_attempts_end():
     world = world_of(delay=lambda request: 15.0)
-    steps = await run_steps(world, plan_of(num_steps=1, group_size=8, max_attempts=1))
+    steps = await run_steps(world, plan_of(num_steps=1, group_size=8, max_attempts=1, stall_s=20.0))
     assert len(steps) == 1
 
 
