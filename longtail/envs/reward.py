@@ -12,8 +12,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 import math
+import queue
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, SupportsFloat
 
@@ -87,7 +89,7 @@ class _Batcher:
             getattr(function, "__call__", None)  # noqa: B004 - an object with an async __call__
         )
         self._accepts = _accepted(function)
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"reward-{self.name}")
+        self._thread = _Thread(f"reward-{self.name}")
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: list[_Waiting] = []
         self._tasks: set[asyncio.Task[None]] = set()  # the loop itself holds tasks weakly
@@ -116,8 +118,8 @@ class _Batcher:
     async def _deliver(self, batch: Sequence[_Waiting]) -> None:
         try:
             scores = self._check(await self._call([w.case for w in batch]), len(batch))
-        except LongtailError as error:
-            scores = [error] * len(batch)
+        except Exception as error:  # whatever it is: the episodes wait
+            scores = [self._fault(error)] * len(batch)
         for waiting, score in zip(batch, scores, strict=True):
             if waiting.score.done():  # its episode was cancelled
                 continue
@@ -135,14 +137,22 @@ class _Batcher:
         }
         if self._accepts is not None:
             columns = {name: column for name, column in columns.items() if name in self._accepts}
+        if self._is_async:
+            return await self._function(**columns)
+        return await asyncio.wrap_future(self._thread.submit(lambda: self._in_thread(columns)))
+
+    def _in_thread(self, columns: Mapping[str, Any]) -> Any:
         try:
-            if self._is_async:
-                return await self._function(**columns)
-            return await asyncio.get_running_loop().run_in_executor(self._thread, lambda: self._function(**columns))
-        except LongtailError:
-            raise
-        except Exception as error:
-            raise TaskError(f"reward function {self.name} raised {type(error).__name__}: {error}") from error
+            return self._function(**columns)
+        except BaseException as error:  # StopIteration cannot pass a future, SystemExit should not
+            raise self._fault(error) from error
+
+    def _fault(self, error: BaseException) -> LongtailError:
+        if isinstance(error, LongtailError):
+            return error
+        fault = TaskError(f"reward function {self.name} raised {type(error).__name__}: {error}")
+        fault.__cause__ = error
+        return fault
 
     def _check(self, scores: Any, count: int) -> list[float | LongtailError | None]:
         """One entry per case; a bad number fails its own episode alone."""
@@ -159,11 +169,36 @@ class _Batcher:
             return None
         try:
             number = float(score)
-        except (TypeError, ValueError):
+        except Exception:  # of its own __float__ too: a tensor of two elements, an integer too large
             return TaskError(f"reward function {self.name} must return numbers or None, got {score!r:.50}")
         if not math.isfinite(number):
             return TaskError(f"reward function {self.name} returned {number}")
         return number
+
+
+class _Thread:
+    """Makes calls one after another in a daemon thread: one that hangs does not hold up the interpreter's exit."""
+
+    def __init__(self, name: str) -> None:
+        self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+
+    def submit(self, call: Callable[[], Any]) -> Future[Any]:
+        if self._thread.ident is None:
+            self._thread.start()
+        future: Future[Any] = Future()
+        self._calls.put((future, call))
+        return future
+
+    def _work(self) -> None:
+        while True:
+            future, call = self._calls.get()
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                future.set_result(call())
+            except BaseException as error:
+                future.set_exception(error)
 
 
 def _accepted(function: RewardFunction) -> frozenset[str] | None:

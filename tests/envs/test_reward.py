@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -115,6 +118,56 @@ async def test_a_bad_number_fails_its_own_episode_alone(value: Any):
     results = await score(lambda completions: [value, 1.0], "a", "b")
     assert isinstance(results[0], TaskError)
     assert results[1] == 1.0
+
+
+class Unfloatable:
+    def __float__(self) -> float:
+        raise RuntimeError("a tensor with 2 elements cannot be converted")
+
+
+@pytest.mark.parametrize("value", [Unfloatable(), 10**400], ids=["raises", "overflows"])
+async def test_a_score_that_is_no_number_never_leaves_its_episode_waiting(value: Any):
+    results = await asyncio.wait_for(score(lambda completions: [value, 1.0], "a", "b"), 10)
+    assert isinstance(results[0], TaskError)
+    assert results[1] == 1.0
+
+
+def _generator(completions: list[str]) -> Any:
+    yield 1.0
+    raise ZeroDivisionError("half way")
+
+
+def _stops(completions: list[str]) -> Any:
+    return next(iter(()))
+
+
+def _exits(completions: list[str]) -> Any:
+    sys.exit(3)
+
+
+@pytest.mark.parametrize("function", [_generator, _stops, _exits])
+async def test_no_way_to_raise_leaves_an_episode_waiting(function: Any):
+    (error,) = await asyncio.wait_for(score(function, "a"), 10)
+    assert isinstance(error, TaskError)
+    assert f"reward function {function.__name__} raised" in str(error)
+
+
+def test_a_function_that_hangs_does_not_hold_up_the_end_of_the_program():
+    program = """
+import asyncio, sys, time
+sys.path.insert(0, sys.argv[1])
+from test_reward import score
+async def main():
+    async with asyncio.timeout(0.2):
+        await score(lambda completions: time.sleep(60), "a")
+try:
+    asyncio.run(main())
+except TimeoutError:
+    print("ended")
+"""
+    command = [sys.executable, "-c", program, str(Path(__file__).parent)]
+    done = subprocess.run(command, capture_output=True, timeout=30, check=True)
+    assert done.stdout == b"ended\n"
 
 
 async def test_a_conversation_is_given_as_message_dicts():
