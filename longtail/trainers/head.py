@@ -27,7 +27,7 @@ class _TargetLogprobs(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor]:
         rows, vocabulary = len(targets_M), len(weight_VC)
         logprobs_M, entropy_M = hidden_MC.new_empty(rows), hidden_MC.new_empty(rows)
-        best_M = torch.empty(rows, dtype=torch.bool)
+        best_M = torch.empty(rows, dtype=torch.bool, device=hidden_MC.device)
         kept: list[Tensor] = []
         for chunk in _chunks(rows, vocabulary):
             logits_BV = torch.mm(hidden_MC[chunk], weight_VC.t()).div_(temperatures_M[chunk, None])

@@ -13,6 +13,7 @@ import asyncio
 import ctypes
 import hashlib
 import json
+import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -35,6 +36,8 @@ from longtail.trainers.schedule import factor
 from longtail.types import LossInputs, MicroBatch, StepResult
 
 T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
@@ -110,6 +113,8 @@ class TorchTrainer:
             sums.add(self._learn(batch, loss))
         rate = self._config.lr * factor(self._config, self._step_number, self._num_steps)
         norm, applied = self._apply(rate) if microbatches else (0.0, False)
+        if microbatches and not applied:
+            _log.warning("step %d was skipped: the norm of its gradient is %s", self._step_number, norm)
         self._step_number += 1
         seconds = time.perf_counter() - started
         row_tokens = sum(batch.row_tokens for batch in microbatches)
@@ -207,9 +212,8 @@ class TorchTrainer:
             for name, parameter in self._parameters.items():
                 parameter.copy_(weights[name])
                 if moments:
-                    loaded = {moment: moments[f"{moment}/{name}"] for moment in MOMENTS}
-                    steps = torch.tensor(float(state["optimizer_steps"]))
-                    self._optimizer.state[cast("Any", parameter)] = {"step": steps, **loaded}
+                    loaded = optimizer_state(parameter, name, moments, state["optimizer_steps"])
+                    self._optimizer.state[cast("Any", parameter)] = loaded
         self._step_number = state["step"]
 
 
@@ -235,6 +239,14 @@ class MetricSums:
             name: value / self.count for name, value in self._sums.items() if name not in whole and name != "loss_total"
         }
         return {"loss": self._sums.get("loss_total", 0.0), **means, **whole}
+
+
+def optimizer_state(
+    parameter: Tensor, name: str, moments: Mapping[str, Tensor], optimizer_steps: int
+) -> dict[str, Tensor]:
+    """What AdamW keeps of one parameter. All of it on the parameter's device, where the fused step wants it."""
+    loaded = {moment: moments[f"{moment}/{name}"].to(parameter.device) for moment in MOMENTS}
+    return {"step": torch.tensor(float(optimizer_steps), device=parameter.device), **loaded}
 
 
 def _prepare_thread(threads: int) -> None:

@@ -17,8 +17,9 @@ from longtail.algorithms.presets import preset
 from longtail.config import TrainerConfig
 from longtail.data import pack, pack_supervised
 from longtail.errors import UserError
+from longtail.trainers.head import target_logprobs
 from longtail.trainers.schedule import factor
-from longtail.trainers.trainer import TorchTrainer
+from longtail.trainers.trainer import MOMENTS, TorchTrainer, optimizer_state
 
 LOSS = preset("grpo", {}).loss
 
@@ -92,12 +93,13 @@ class Broken:
         return logprobs.sum() * float("inf"), {"nll": logprobs.detach().sum()}
 
 
-async def test_a_gradient_that_is_not_finite_is_counted_and_never_applied(make):
+async def test_a_gradient_that_is_not_finite_is_counted_told_and_never_applied(make, caplog):
     trainer = make()
     before = weights(trainer)
     result = await trainer.step(pack(make_samples(1), 1000), Broken())
     assert result.metrics["skipped"] == 1
     assert same(before, weights(trainer))
+    assert [record.getMessage()[:18] for record in caplog.records] == ["step 0 was skipped"]
     after = await trainer.step(pack(make_samples(1), 1000), LOSS)
     assert after.metrics["skipped"] == 0
     assert not same(before, weights(trainer))
@@ -195,6 +197,16 @@ async def test_evaluation_learns_nothing_and_counts_what_is_likeliest(make):
     last = await trainer.evaluate(pack_supervised(rows, 100))
     assert last["nll"] < 0.5 < first["nll"]
     assert last["accuracy"] == 1.0
+
+
+def test_the_head_and_the_optimizer_stay_on_the_device_of_the_weights():
+    weight_VC = torch.zeros(7, 3, device="meta")
+    targets_M, temperatures_M = torch.zeros(4, dtype=torch.long, device="meta"), torch.ones(4, device="meta")
+    results = target_logprobs(torch.zeros(4, 3, device="meta"), weight_VC, targets_M, temperatures_M)
+    assert [result.device.type for result in results] == ["meta"] * 3
+    moments = {f"{moment}/w": torch.zeros(7, 3) for moment in MOMENTS}
+    state = optimizer_state(weight_VC, "w", moments, 5)
+    assert {key: tensor.device.type for key, tensor in state.items()} == dict.fromkeys(("step", *MOMENTS), "meta")
 
 
 def test_schedules():
