@@ -46,7 +46,12 @@ class RolloutConfig(Section):
     retries: int = Field(default=3, ge=0, description="further attempts after an infrastructure failure")
     backoff_s: float = Field(default=0.5, ge=0, description="first wait before a retry; doubles")
     min_usable: int = Field(default=2, ge=1, description="a group with fewer scored attempts is dropped")
-    attempt_s: float = Field(default=600.0, gt=0, description="deadline of one attempt, seconds")
+    attempt_s: float = Field(
+        default=600.0,
+        gt=0,
+        description="an attempt that has not ended after so many seconds is retried; at least 60 more than the time "
+        "limit of its task, at which it is scored",
+    )
     stall_s: float = Field(default=600.0, gt=0, description="no finished attempt for so long stops the run")
     failure_limit: float = Field(
         default=0.5, gt=0, le=1, description="share of infrastructure failures in a step above which the run stops"

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from longtail import events
 from longtail.errors import DeadlineExpired, LimitReached, LongtailError, PolicyFailure, TaskError, classify
 from longtail.ports import Clock, Engine, Journal, Renderer, RolloutFn, Sandbox, Sandboxes, Timeout, Tracer
+from longtail.rollout.limit import TimeLimit
 from longtail.rollout.model import RecordedModel
 from longtail.rollout.record import Recorder
 from longtail.types import (
@@ -24,6 +25,9 @@ from longtail.types import (
 )
 
 
+SCORING_S = 60.0  # what an attempt always has, behind the time limit of its task, to be scored and closed
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
     """What all attempts of a run share."""
@@ -35,7 +39,7 @@ class World:
     journal: Journal
     trace: Tracer
     clock: Clock
-    attempt_s: float  # deadline of one attempt, seconds
+    attempt_s: float  # deadline of one attempt, seconds; never before its time limit + SCORING_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +65,7 @@ class AttemptCtx:
     def __init__(self, world: World, assignment: Assignment, recorder: Recorder) -> None:
         self.task = assignment.task
         self.seed = assignment.seed
+        self._time_limit = TimeLimit(world.clock, assignment.task.limits.seconds)
         self.model = RecordedModel(
             engine=world.engine,
             renderer=world.renderer,
@@ -69,6 +74,7 @@ class AttemptCtx:
             clock=world.clock,
             sampling=assignment.sampling,
             limits=assignment.task.limits,
+            time_limit=self._time_limit,
             seed=assignment.seed,
         )
         self._world = world
@@ -90,7 +96,8 @@ class AttemptCtx:
         started, error = self._world.clock.now(), None
         with self._world.trace.busy("tool", tool=name):
             try:
-                result = await run()
+                async with self._time_limit.wait():
+                    result = await run()
             except LongtailError:
                 raise
             except Exception as raised:
@@ -157,7 +164,7 @@ async def run_attempt(world: World, assignment: Assignment) -> Trajectory:
 
 async def _run(world: World, assignment: Assignment, recorder: Recorder) -> tuple[Outcome, str, Score]:
     ctx = AttemptCtx(world, assignment, recorder)
-    seconds = world.attempt_s
+    seconds = max(world.attempt_s, assignment.task.limits.seconds + SCORING_S)
     limit: Timeout | None = None
     try:
         async with world.clock.timeout(seconds) as limit:

@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from longtail.errors import EngineError, LimitReached
+from longtail.errors import EngineError, InfrastructureError, LimitReached
 from longtail.ports import Clock, Engine, Renderer, Tracer
+from longtail.rollout.limit import TimeLimit
 from longtail.rollout.record import Recorder
 from longtail.types import Completion, Finish, GenerateRequest, Limits, Message, ModelCall, Sampling
 
@@ -33,7 +35,7 @@ class _Conversation:
 
 
 class RecordedModel:
-    """Implements ports.Model. Raises LimitReached before a call that the task's limits forbid."""
+    """Implements ports.Model. Raises LimitReached when a limit of the task forbids a call or ends it."""
 
     def __init__(
         self,
@@ -45,6 +47,7 @@ class RecordedModel:
         clock: Clock,
         sampling: Sampling,
         limits: Limits,
+        time_limit: TimeLimit,
         seed: int,
     ) -> None:
         self._engine = engine
@@ -54,8 +57,8 @@ class RecordedModel:
         self._clock = clock
         self._sampling = sampling
         self._limits = limits
+        self._time_limit = time_limit
         self._seed = seed
-        self._deadline = clock.now() + limits.seconds
         self._started = 0  # calls; each has its own key and seed, also when several run at once
         self._rows: list[tuple[int, tuple[int, ...]]] = []  # (index of a ModelCall, its prompt + reply)
         self._conversation: _Conversation | None = None
@@ -86,12 +89,8 @@ class RecordedModel:
         )
         parent, known = self._longest_prefix(ids)
         started = self._clock.now()
-        try:
-            with self._trace.busy("sample"):
-                completion = await self._engine.generate(request)
-        except asyncio.CancelledError:
-            await self._engine.cancel(request.key)  # nobody waits for it any more
-            raise
+        with self._trace.busy("sample"):
+            completion = await self._sample(request)
         if not completion.ids or len(completion.ids) != len(completion.logprobs):
             raise EngineError(f"the engine returned {len(completion.ids)} ids for request {request.key}, expected some")
         call = ModelCall(
@@ -107,14 +106,24 @@ class RecordedModel:
         self._rows.append((call.index, ids + completion.ids))
         return completion
 
+    async def _sample(self, request: GenerateRequest) -> Completion:
+        try:
+            async with self._time_limit.wait():
+                return await self._engine.generate(request)
+        except LimitReached:
+            await self._engine.cancel(request.key)  # raises when the engine hangs: then the time is not the policy's
+            raise
+        except asyncio.CancelledError:
+            with suppress(InfrastructureError):
+                await self._engine.cancel(request.key)  # nobody waits for it any more
+            raise
+
     def _within_limits(self, prompt: int, sampling: Sampling) -> Sampling:
         limits = self._limits
         if self._started >= limits.turns:
             raise LimitReached(f"turn limit of {limits.turns}")
         if prompt >= limits.tokens:
             raise LimitReached(f"token limit of {limits.tokens}")
-        if self._clock.now() >= self._deadline:
-            raise LimitReached(f"time limit of {limits.seconds:g} s")
         return replace(
             sampling,
             max_tokens=min(sampling.max_tokens, limits.tokens - prompt),

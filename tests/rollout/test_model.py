@@ -6,6 +6,7 @@ import pytest
 
 from longtail.errors import LimitReached
 from longtail.fakes import END, MemoryJournal, NoTrace, ScriptedEngine, ToyRenderer, VirtualClock
+from longtail.rollout.limit import TimeLimit
 from longtail.rollout.model import RecordedModel, derive_seed
 from longtail.rollout.record import Recorder
 from longtail.types import Limits, Message, Sampling
@@ -14,14 +15,17 @@ from longtail.types import Limits, Message, Sampling
 def model_saying(*replies: str, limits: Limits | None = None, max_tokens: int = 64):
     recorder = Recorder("g0.0.0", MemoryJournal())
     engine = ScriptedEngine(replies)
+    clock = VirtualClock()
+    limits = limits or Limits()
     model = RecordedModel(
         engine=engine,
         renderer=ToyRenderer(),
         recorder=recorder,
         trace=NoTrace(),
-        clock=VirtualClock(),
+        clock=clock,
         sampling=Sampling(max_tokens=max_tokens),
-        limits=limits or Limits(),
+        limits=limits,
+        time_limit=TimeLimit(clock, limits.seconds),
         seed=7,
     )
     return model, engine, recorder

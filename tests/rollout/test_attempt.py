@@ -1,0 +1,104 @@
+"""How attempts end: the time limit is the policy's, a stuck engine is not, a score is checked."""
+
+import asyncio
+
+import pytest
+
+from longtail.errors import EngineError, LimitReached
+from longtail.fakes import MemoryJournal, MemorySandboxes, NoTrace, ScriptedEngine, ToyRenderer, VirtualClock
+from longtail.rollout.attempt import Assignment, World, run_attempt
+from longtail.types import Limits, Message, Outcome, Sampling, Task
+
+TASK = Task(id="t0", prompt=(Message(role="user", content="go"),), limits=Limits(seconds=100.0))
+
+
+def world_of(rollout, *, attempt_s=1000.0, delay=lambda request: 1.0):
+    clock = VirtualClock()
+    return World(
+        rollout=rollout,
+        engine=ScriptedEngine(lambda request: "ok", clock=clock, delay=delay),
+        renderer=ToyRenderer(),
+        sandboxes=MemorySandboxes(),
+        journal=MemoryJournal(),
+        trace=NoTrace(),
+        clock=clock,
+        attempt_s=attempt_s,
+    )
+
+
+ASSIGNMENT = Assignment(task=TASK, group_id="g0", member=0, attempt=0, seed=1, sampling=Sampling())
+
+
+async def attempt(world):
+    async with world.clock.running():
+        return await run_attempt(world, ASSIGNMENT)
+
+
+async def chats(task, ctx):
+    await ctx.model.chat(task.prompt)
+    return 1.0
+
+
+async def never():
+    await asyncio.Event().wait()
+
+
+async def uses_a_slow_tool(task, ctx):
+    await ctx.tool("think", {}, never)
+
+
+@pytest.mark.parametrize("rollout", [chats, uses_a_slow_tool])
+async def test_a_wait_ends_at_the_time_limit_and_the_attempt_is_scored(rollout):
+    world = world_of(rollout, attempt_s=50.0, delay=lambda request: 1e6)
+    ended = await attempt(world)
+    assert (ended.outcome, ended.reason, ended.reward) == (Outcome.POLICY, "time limit of 100 s", 0.0)
+    assert ended.ended_s == 100.0
+    assert world.engine.cancelled == [request.key for request in world.engine.requests]
+
+
+async def test_an_episode_may_score_what_it_has_when_its_time_is_up():
+    async def half_done(task, ctx):
+        try:
+            await uses_a_slow_tool(task, ctx)
+        except LimitReached:
+            await ctx.event("ended", reason="no time left")
+        await asyncio.sleep(0)
+        return 0.5
+
+    ended = await attempt(world_of(half_done))
+    assert (ended.outcome, ended.reason, ended.reward) == (Outcome.DONE, "no time left", 0.5)
+
+
+async def test_an_engine_that_does_not_even_cancel_is_to_blame_for_the_time():
+    world = world_of(chats, delay=lambda request: 1e6)
+
+    async def hang(key):
+        raise EngineError("no answer to cancel within 10 s")
+
+    world.engine.cancel = hang
+    ended = await attempt(world)
+    assert (ended.outcome, ended.reward) == (Outcome.INFRASTRUCTURE, None)
+    assert "no answer to cancel" in ended.reason
+
+
+async def test_a_dead_engine_does_not_swallow_the_cancellation_of_an_attempt():
+    world = world_of(chats, delay=lambda request: 1e6)
+
+    async def dead(key):
+        raise EngineError("the engine died")
+
+    world.engine.cancel = dead
+    job = asyncio.create_task(run_attempt(world, ASSIGNMENT))
+    await asyncio.sleep(0.01)
+    job.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await job
+
+
+async def test_an_attempt_stuck_outside_its_calls_is_infrastructure_behind_its_time_limit():
+    async def stuck(task, ctx):
+        await never()
+
+    ended = await attempt(world_of(stuck, attempt_s=50.0))
+    assert (ended.outcome, ended.reward, ended.ended_s) == (Outcome.INFRASTRUCTURE, None, 160.0)
+    assert "did not end within 160 s" in ended.reason
