@@ -97,7 +97,7 @@ class SandboxConfig(Section):
     level: Literal["auto", "bwrap", "none"] = Field(
         default="auto", description="auto: the strongest level that works here, never none"
     )
-    max_live: int = Field(default=64, ge=1, description="sandboxes at once")
+    max_live: int = Field(default=256, ge=1, description="sandboxes at once")
 
 
 class SftConfig(Section):
