@@ -31,8 +31,7 @@ from longtail.errors import LongtailError, UserError
 from longtail.fakes import MemoryJournal, NoTrace
 from longtail.journal import SqliteJournal, standing
 from longtail.loop import Run
-from longtail.models.load import resolve
-from longtail.ports import Cluster, Engine, Journal, RolloutFn, Rollouts, Sandboxes, Tracer, Trainer
+from longtail.ports import Cluster, Engine, Journal, Renderer, RolloutFn, Rollouts, Sandboxes, Tracer, Trainer
 from longtail.rollout.attempt import World
 from longtail.rollout.scheduler import Plan, Scheduler
 from longtail.types import Group, Sampling, StepResult, Task
@@ -75,6 +74,7 @@ class Problem:
     tasks: Sequence[Task]
     evaluations: Mapping[str, Sequence[Task]]
     algorithm: Algorithm
+    renderer: Renderer
 
 
 def prepare(config: Config, rollout: RolloutFn | None = None, tasks: Sequence[Task] | None = None) -> Problem:
@@ -100,11 +100,28 @@ def prepare(config: Config, rollout: RolloutFn | None = None, tasks: Sequence[Ta
             f"max_lag={config.max_lag} trains on older versions, but algorithm '{algorithm.name}' declares no "
             "correction; set algorithm.overrides.importance_cap (2.0 is usual) or max_lag=0"
         )
-    resolve(config.model.path)
+    check_installed()
+    return Problem(
+        config=config,
+        rollout=rollout,
+        tasks=tasks,
+        evaluations=evaluations,
+        algorithm=algorithm,
+        renderer=open_renderer(config.model.path),
+    )
+
+
+def check_installed() -> None:
     for module in ("torch", "transformers"):
         if importlib.util.find_spec(module) is None:
             raise UserError(f"{module} is not installed; training needs it: pip install 'longtail[torch]'")
-    return Problem(config=config, rollout=rollout, tasks=tasks, evaluations=evaluations, algorithm=algorithm)
+
+
+def open_renderer(model: str) -> Renderer:
+    """What a model makes of text; it shows that there is such a model, and that it can chat. Raises UserError."""
+    from longtail.engines.renderer import HFRenderer
+
+    return HFRenderer(model)
 
 
 def _tasks(make: Any, config: Config, split: str, count: int, seed: int) -> Sequence[Task]:
@@ -146,7 +163,10 @@ def load_rollout(entry: str, params: Mapping[str, Any]) -> RolloutFn:
         raise UserError(f"env.entry = {entry!r} must be an Env class, a rollout function or a reward function")
     names = list(inspect.signature(found).parameters)
     if inspect.iscoroutinefunction(found) and names[:2] == ["task", "ctx"]:
+        if params:
+            raise UserError(f"env.params: {entry} is a rollout function, which takes none, got {', '.join(params)}")
         return cast("RolloutFn", found)
+    check_call(reward, f"env.params of the reward function '{entry}'", found, params)
     return reward(found, **params)
 
 
@@ -185,10 +205,11 @@ async def open_run(problem: Problem, watch: Watch) -> AsyncGenerator[Run]:
         past = standing(directory).past  # as resume() will find it: what is rolled back is not there
         if past.started:
             check_same_run(past.started["config"], config)
-        await journal.append(events.run_started(manifest=manifest(config), config=config.model_dump(mode="json")))
         cluster = make_cluster(config, directory / "logs")
         stack.push_async_callback(cluster.close)
         engine, trainer = await start_roles(cluster, problem)
+        # only now: a model that cannot be loaded must not make this directory refuse the corrected command
+        await journal.append(events.run_started(manifest=manifest(config), config=config.model_dump(mode="json")))
         world = make_world(problem, engine, sandboxes, journal, watch.trace, clock)
         try:
             yield Run(
@@ -226,17 +247,25 @@ async def open_evaluation(problem: Problem, model: str) -> AsyncGenerator[Rollou
             yield await stack.enter_async_context(Scheduler(world, problem.tasks, plan).start(0))
 
 
-_MAY_CHANGE = ("num_steps", "run_dir", "cluster", "max_lag", "eval", "engine", "sandbox", "name")
-_MAY_CHANGE_WITHIN = ("trainer.checkpoint_every", "trainer.keep", "rollout.max_attempts", "rollout.retries")
+_MAY_CHANGE = ("num_steps", "run_dir", "cluster", "max_lag", "engine", "sandbox", "name")
+_MAY_CHANGE_WITHIN = (
+    "trainer.checkpoint_every",
+    "trainer.keep",
+    "rollout.max_attempts",
+    "rollout.retries",
+    "eval.every",  # the rest of it says what "before" and "after" are
+    "sft.save_every",
+    "sft.eval_every",
+)
 
 
 def check_same_run(stored: Mapping[str, Any], config: Config) -> None:
     """Raises UserError when the directory belongs to a run that another configuration describes."""
-    stands = dotted(stored)
-    for key, value in dotted(config.model_dump(mode="json")).items():
+    stands, wanted = dotted(stored), dotted(config.model_dump(mode="json"))
+    for key in {**wanted, **stands}:
         if key in _MAY_CHANGE_WITHIN or key.split(".")[0] in _MAY_CHANGE:
             continue
-        before = stands.get(key)
+        before, value = stands.get(key), wanted.get(key)
         if before != value:
             raise UserError(
                 f"{config.directory} holds a run with {key} = {before!r}, now it is {value!r}; "
@@ -277,12 +306,10 @@ async def start_sampler(cluster: Cluster, config: Config, model: str) -> Engine:
 def make_world(
     problem: Problem, engine: Engine, sandboxes: Sandboxes, journal: Journal, trace: Tracer, clock: SystemClock
 ) -> World:
-    from longtail.engines.renderer import HFRenderer
-
     return World(
         rollout=problem.rollout,
         engine=engine,
-        renderer=HFRenderer(problem.config.model.path),
+        renderer=problem.renderer,
         sandboxes=sandboxes,
         journal=journal,
         trace=trace,

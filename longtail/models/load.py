@@ -1,4 +1,4 @@
-"""Finds and loads causal LMs and their tokenizers: a directory, a GGUF file, a registered name or a Hugging Face id.
+"""Finds and loads causal LMs and their tokenizers: a directory, a registered name or a Hugging Face id.
 
 A registered name is an entry point of the group `longtail.models`: a function without arguments that returns a path.
 """
@@ -18,7 +18,7 @@ def resolve(name: str) -> Path | str:
     """Path of a local model, or the Hugging Face id unchanged. Raises UserError for what cannot be a model."""
     local = Path(name).expanduser()
     if local.exists():
-        if local.is_dir() and not (local / "config.json").exists():
+        if not (local / "config.json").exists():
             raise UserError(f"model '{name}': {local} holds no config.json; expected a Hugging Face model directory")
         return local
     registered = {point.name: point for point in entry_points(group=REGISTRY)}
@@ -42,10 +42,9 @@ def load_model(name: str, *, dtype: str = "float32") -> Any:
     from longtail.models.attention import NAME
 
     auto: Any = AutoModelForCausalLM
-    where, kwargs = _arguments(name)
     logging.disable_progress_bar()
     try:
-        model = auto.from_pretrained(where, dtype=getattr(torch, dtype), attn_implementation=NAME, **kwargs)
+        model = auto.from_pretrained(str(resolve(name)), dtype=getattr(torch, dtype), attn_implementation=NAME)
     except (OSError, ValueError, ImportError) as error:
         raise UserError(f"model '{name}' cannot be loaded: {_first_line(error)}") from error
     return model.eval()
@@ -56,18 +55,10 @@ def load_tokenizer(name: str) -> Any:
     from transformers import AutoTokenizer
 
     auto: Any = AutoTokenizer
-    where, kwargs = _arguments(name)
     try:
-        return auto.from_pretrained(where, **kwargs)
+        return auto.from_pretrained(str(resolve(name)))
     except (OSError, ValueError, ImportError) as error:
         raise UserError(f"tokenizer of model '{name}' cannot be loaded: {_first_line(error)}") from error
-
-
-def _arguments(name: str) -> tuple[str, dict[str, Any]]:
-    where = resolve(name)
-    if isinstance(where, Path) and where.suffix == ".gguf":
-        return str(where.parent), {"gguf_file": where.name}
-    return str(where), {}
 
 
 def _first_line(error: Exception) -> str:
