@@ -26,6 +26,7 @@ from longtail.sandboxes import launcher, layers, seccomp
 from longtail.sandboxes.cgroups import Cgroup, Cgroups
 from longtail.sandboxes.inside import wire
 from longtail.sandboxes.launcher import Launcher
+from longtail.sandboxes.places import Places
 from longtail.types import ExecResult, SandboxLimits, SandboxSpec
 
 _START_S = 20.0
@@ -62,7 +63,7 @@ class BwrapSandboxes:
         self._directory.note(self._cgroups.parents)
         self.launcher = Launcher(path / "code", path / "lower", path / "launcher.log")
         self._max_live = max_live
-        self._places = asyncio.Semaphore(max_live)
+        self._places = Places(max_live)
         self._seats: list[_Seat] = []  # free, the last used at the end
         self._live: set[BwrapSandbox] = set()
         self._deleting: set[asyncio.Task[None]] = set()
@@ -88,11 +89,11 @@ class BwrapSandboxes:
             raise host_error(error) from error
 
     async def _create(self, spec: SandboxSpec) -> BwrapSandbox:
-        await self._places.acquire()
+        await self._places.take()
         try:
             lower = await self._hold_layer(spec.files)
         except BaseException:
-            self._places.release()
+            self._places.give()
             raise
         sandbox = BwrapSandbox(self, spec, lower)
         self._live.add(sandbox)
@@ -129,7 +130,7 @@ class BwrapSandboxes:
     def give_back(self, sandbox: BwrapSandbox) -> None:
         """Take what a dead sandbox held. Called once by each."""
         self._live.discard(sandbox)
-        self._places.release()
+        self._places.give()
         self._delete(self._layers.release(sandbox.lower))
         if sandbox.seat is not None and sandbox.seat_usable:
             self._seats.append(sandbox.seat)

@@ -1,5 +1,6 @@
 """The parts below the bwrap driver, each by itself: frames, layers, the janitor, cgroups, the seccomp filter."""
 
+import asyncio
 import errno
 import fcntl
 import os
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from longtail.errors import UserError
 from longtail.sandboxes import cgroups, layers, seccomp
 from longtail.sandboxes.inside import wire
+from longtail.sandboxes.places import Places
 from longtail.types import SandboxLimits
 
 
@@ -220,3 +222,39 @@ def test_the_filter_knows_this_machine_s_numbers() -> None:
         pytest.skip("no filter for this machine type")
     assert len(seccomp.compile_filter()) % 8 == 0
     assert len(seccomp.compile_filter()) // 8 < 4096
+
+
+async def test_who_had_a_place_before_is_served_first() -> None:
+    places = Places(1)
+    served: list[str] = []
+
+    async def episode(name: str) -> None:
+        for part in ("work", "grade"):
+            await places.take()
+            served.append(f"{name} {part}")
+            await asyncio.sleep(0)
+            places.give()
+
+    await asyncio.wait_for(asyncio.gather(*(episode(name) for name in "abc")), 5)
+    assert served == ["a work", "b work", "a grade", "b grade", "c work", "c grade"]
+
+
+@pytest.mark.parametrize("given", [False, True], ids=["while it waits", "when it was just served"])
+async def test_a_cancelled_wait_takes_no_place(given: bool) -> None:
+    places = Places(1)
+    await places.take()
+    waiting = asyncio.create_task(places.take())
+    await asyncio.sleep(0)
+    if given:
+        places.give()
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    assert waiting.cancelled()
+    if not given:
+        places.give()
+    await asyncio.wait_for(places.take(), 5)
+    late = asyncio.create_task(places.take())
+    await asyncio.sleep(0)
+    assert not late.done()
+    places.give()
+    await late
