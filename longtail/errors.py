@@ -6,6 +6,7 @@
     │   └── LimitReached
     ├── InfrastructureError  engine, sandbox host, network, driver, disk
     │   ├── EngineError
+    │   │   └── ContextFull  the policy's, once a rollout has made it a LimitReached
     │   ├── SandboxLost
     │   ├── DiskFull
     │   └── DeadlineExpired
@@ -53,6 +54,10 @@ class InfrastructureError(LongtailError):
 
 class EngineError(InfrastructureError):
     """The engine refused, died or did not answer."""
+
+
+class ContextFull(EngineError):
+    """The prompt leaves no room for a reply in the engine's context."""
 
 
 class SandboxLost(InfrastructureError):

@@ -13,7 +13,7 @@ from longtail.config import EngineConfig
 from longtail.engines.pages import Running
 from longtail.engines.sampling import draw, uniforms
 from longtail.engines.scheduler import Scheduler
-from longtail.errors import EngineError
+from longtail.errors import ContextFull, EngineError
 from longtail.models.forward import Forward
 from longtail.types import Completion, EngineStats, GenerateRequest
 
@@ -36,9 +36,12 @@ class Worker:
 
     def submit(self, request: GenerateRequest, submitted_s: float) -> list[Ended]:
         """Queue a request; returns its refusal, if it is refused."""
-        problem = _problem(request, self._forward.shape.vocab, self._max_length)
+        problem = _problem(request, self._forward.shape.vocab)
         if problem:
             return [(request.key, EngineError(f"request '{request.key}': {problem}"))]
+        if len(request.ids) >= self._max_length:
+            words = f"the prompt has {len(request.ids)} tokens and leaves no room for a reply in {self._max_length}"
+            return [(request.key, ContextFull(f"request '{request.key}': {words}"))]
         limit = min(self._max_length, len(request.ids) + request.sampling.max_tokens)
         self._scheduler.submit(request, limit, submitted_s)
         return []
@@ -91,15 +94,13 @@ class Worker:
         return ended
 
 
-def _problem(request: GenerateRequest, vocab: int, max_length: int) -> str:
+def _problem(request: GenerateRequest, vocab: int) -> str:
     """Why a request cannot be run; empty when it can."""
     sampling = request.sampling
     if not request.ids:
         return "the prompt is empty"
     if not 0 <= min(request.ids) <= max(request.ids) < vocab:
         return f"prompt ids must be in 0..{vocab - 1}, got {min(request.ids)}..{max(request.ids)}"
-    if len(request.ids) >= max_length:
-        return f"the prompt has {len(request.ids)} tokens and leaves no room for a reply in {max_length}"
     if sampling.max_tokens < 1:
         return f"max_tokens must be at least 1, got {sampling.max_tokens}"
     if not (math.isfinite(sampling.temperature) and sampling.temperature >= 0):

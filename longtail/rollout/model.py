@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from longtail.errors import EngineError, InfrastructureError, LimitReached
+from longtail.errors import ContextFull, EngineError, InfrastructureError, LimitReached
 from longtail.ports import Clock, Engine, Renderer, Tracer
 from longtail.rollout.limit import TimeLimit
 from longtail.rollout.record import Recorder
@@ -113,6 +113,8 @@ class RecordedModel:
         except LimitReached:
             await self._engine.cancel(request.key)  # raises when the engine hangs: then the time is not the policy's
             raise
+        except ContextFull as error:
+            raise LimitReached("context limit of the engine") from error
         except asyncio.CancelledError:
             with suppress(InfrastructureError):
                 await self._engine.cancel(request.key)  # nobody waits for it any more

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from longtail.config import EngineConfig
 from longtail.engines.local import LocalEngine
-from longtail.errors import EngineError, UserError
+from longtail.errors import ContextFull, EngineError, UserError
 from longtail.types import Finish, GenerateRequest, Sampling
 
 VOCAB = 200
@@ -220,7 +220,7 @@ async def test_a_reply_is_cut_to_the_models_length(llama):
     reply = await engine.generate(ask("x", range(90), max_tokens=50))
     assert len(reply.ids) == 10
     assert reply.finish is Finish.LENGTH
-    with pytest.raises(EngineError, match="leaves no room for a reply in 100"):
+    with pytest.raises(ContextFull, match="leaves no room for a reply in 100"):
         await engine.generate(ask("y", range(100)))
     await engine.close()
 
