@@ -6,6 +6,7 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from typing import SupportsFloat, cast
 
 from longtail import events
 from longtail.errors import DeadlineExpired, LimitReached, LongtailError, PolicyFailure, TaskError, classify
@@ -23,7 +24,6 @@ from longtail.types import (
     ToolCall,
     Trajectory,
 )
-
 
 SCORING_S = 60.0  # what an attempt always has, behind the time limit of its task, to be scored and closed
 
@@ -138,12 +138,6 @@ async def run_attempt(world: World, assignment: Assignment) -> Trajectory:
         )
     )
     outcome, reason, score = await _run(world, assignment, recorder)
-    reward = None
-    if outcome in (Outcome.DONE, Outcome.POLICY):
-        try:
-            reward = reward_of(score)
-        except TaskError as error:
-            outcome, reason = Outcome.TASK, str(error)
     trajectory = Trajectory(
         id=assignment.trajectory_id,
         task_id=assignment.task.id,
@@ -154,7 +148,7 @@ async def run_attempt(world: World, assignment: Assignment) -> Trajectory:
         outcome=outcome,
         reason=reason or recorder.ended,
         score=score,
-        reward=reward,
+        reward=reward_of(score),
         started_s=started,
         ended_s=world.clock.now(),
     )
@@ -168,7 +162,7 @@ async def _run(world: World, assignment: Assignment, recorder: Recorder) -> tupl
     limit: Timeout | None = None
     try:
         async with world.clock.timeout(seconds) as limit:
-            return Outcome.DONE, "", await world.rollout(assignment.task, ctx)
+            return Outcome.DONE, "", checked_score(await world.rollout(assignment.task, ctx))
     except PolicyFailure as failure:
         return Outcome.POLICY, str(failure), 0.0
     except Exception as error:
@@ -179,14 +173,25 @@ async def _run(world: World, assignment: Assignment, recorder: Recorder) -> tupl
         await ctx.close()
 
 
-def reward_of(score: Score) -> float | None:
-    """The scalar that is trained: the part named "reward", else the sum of the parts. Raises TaskError for NaN."""
+def checked_score(score: object) -> Score:
+    """What a rollout returned, as plain finite numbers. Raises TaskError for anything else."""
     if score is None:
         return None
+    try:
+        if isinstance(score, Mapping):
+            parts = cast("Mapping[object, SupportsFloat]", score)
+            checked = {str(name): float(value) for name, value in parts.items()}
+        else:
+            checked = float(cast("SupportsFloat", score))
+    except Exception as error:  # numbers of other libraries raise what they like
+        raise TaskError(f"the score must be a number, or numbers by name, got {score!r:.200}") from error
+    if not math.isfinite(sum(checked.values()) if isinstance(checked, dict) else checked):
+        raise TaskError(f"the score must be a finite number, got {score!r:.200}")
+    return checked
+
+
+def reward_of(score: Score) -> float | None:
+    """The scalar that is trained: the part named "reward", else the sum of the parts."""
     if isinstance(score, Mapping):
-        value = float(score["reward"]) if "reward" in score else float(sum(score.values()))
-    else:
-        value = float(score)
-    if not math.isfinite(value):
-        raise TaskError(f"the score must be a finite number, got {value}")
-    return value
+        return score["reward"] if "reward" in score else float(sum(score.values()))
+    return score

@@ -1,10 +1,14 @@
 """How attempts end: the time limit is the policy's, a stuck engine is not, a score is checked."""
 
 import asyncio
+import json
 
+import numpy
 import pytest
+import torch
 
-from longtail.errors import EngineError, LimitReached
+from longtail import events
+from longtail.errors import ContextFull, EngineError, LimitReached
 from longtail.fakes import MemoryJournal, MemorySandboxes, NoTrace, ScriptedEngine, ToyRenderer, VirtualClock
 from longtail.rollout.attempt import Assignment, World, run_attempt
 from longtail.types import Limits, Message, Outcome, Sampling, Task
@@ -81,6 +85,16 @@ async def test_an_engine_that_does_not_even_cancel_is_to_blame_for_the_time():
     assert "no answer to cancel" in ended.reason
 
 
+async def test_a_conversation_that_fills_the_context_of_the_engine_ends_as_the_policys_doing():
+    async def full(request):
+        raise ContextFull("the prompt has 100 tokens and leaves no room for a reply in 100")
+
+    world = world_of(chats)
+    world.engine.generate = full
+    ended = await attempt(world)
+    assert (ended.outcome, ended.reason, ended.reward) == (Outcome.POLICY, "context limit of the engine", 0.0)
+
+
 async def test_a_dead_engine_does_not_swallow_the_cancellation_of_an_attempt():
     world = world_of(chats, delay=lambda request: 1e6)
 
@@ -102,3 +116,45 @@ async def test_an_attempt_stuck_outside_its_calls_is_infrastructure_behind_its_t
     ended = await attempt(world_of(stuck, attempt_s=50.0))
     assert (ended.outcome, ended.reward, ended.ended_s) == (Outcome.INFRASTRUCTURE, None, 160.0)
     assert "did not end within 160 s" in ended.reason
+
+
+@pytest.mark.parametrize(
+    "score",
+    [
+        {"solved": None},
+        [1.0],
+        "done",
+        {"reward": 10**400},
+        float("nan"),
+        {"a": 1e308, "b": 1e308},
+        {"a": float("-inf"), "b": float("inf")},
+        object,
+    ],
+)
+async def test_a_score_that_is_no_number_is_the_fault_of_the_task(score):
+    async def scores(task, ctx):
+        return score
+
+    ended = await attempt(world_of(scores))
+    assert (ended.outcome, ended.score, ended.reward) == (Outcome.TASK, None, None)
+    assert "TaskError: the score must be a" in ended.reason
+
+
+@pytest.mark.parametrize(
+    ("score", "stored", "reward"),
+    [
+        (None, None, None),
+        (True, 1.0, 1.0),
+        (numpy.float32(0.5), 0.5, 0.5),
+        ({"reward": numpy.float32(0.5), "solved": torch.tensor(1)}, {"reward": 0.5, "solved": 1.0}, 0.5),
+        ({"tests": 1, "format": 0.5}, {"tests": 1.0, "format": 0.5}, 1.5),
+    ],
+)
+async def test_a_score_is_stored_as_plain_numbers(score, stored, reward):
+    async def scores(task, ctx):
+        return score
+
+    world = world_of(scores)
+    ended = await attempt(world)
+    assert (ended.outcome, ended.score, ended.reward) == (Outcome.DONE, stored, reward)
+    json.dumps(world.journal.of(events.ATTEMPT_ENDED)[0].data)
