@@ -7,42 +7,55 @@ The model may be fresh (`model.path = "new"`): then its tokenizer is trained on 
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import os
+import signal
+import threading
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from longtail.build import check_call, load_object, manifest
+from longtail.build import check_call, check_installed, check_same_run, load_object, manifest, open_renderer
 from longtail.config import Config, SftConfig
 from longtail.errors import UserError
 from longtail.types import Message
 
 NEW = "new"
 PART = 500  # chats made in one go
+SETTINGS = "sft.json"  # in the run directory: which configuration its files belong to
+RECORD = "record.json"  # in the model's directory: it is done
 Chat = Sequence[Message]
+Row = tuple[Sequence[int], Sequence[float]]  # as in trainers/sft.py, which loads torch
+W = TypeVar("W")
+R = TypeVar("R")
 
 
 async def sft(config: Config) -> AsyncGenerator[Any]:
-    """Train as `[sft]` says; yields the Progress of each step. The result is in `<run directory>/model`."""
+    """Train as `[sft]` says; yields the Progress of each step. The result is in `<run directory>/model`.
+
+    The same command goes on at the last save; when there is nothing left to do, it does nothing.
+    """
     from longtail.algorithms.losses import CrossEntropy
     from longtail.data import pack_supervised
     from longtail.engines.renderer import HFRenderer
     from longtail.trainers.sft import Fit, batches, fit
     from longtail.trainers.trainer import TorchTrainer
 
-    how = _section(config)
+    how = check_sft(config)
     target = config.directory / "model"
-    chats, digest = _chats(config.directory, how, how.count, config.seed)
-    held_out, _ = _chats(config.directory, how, how.held_out, config.seed + 1)
-    source = str(_fresh_model(config, how, chats, digest)) if config.model.path == NEW else config.model.path
+    if (target / RECORD).exists():
+        return
+    _write(config.directory / SETTINGS, json.dumps(config.model_dump(mode="json"), indent=1))
+    chats, digest = await _chats(config.directory, how, how.count, config.seed)
+    held_out, _ = await _chats(config.directory, how, how.held_out, config.seed + 1)
+    source = str(await _fresh_model(config, how, chats, digest)) if config.model.path == NEW else config.model.path
     renderer = HFRenderer(source)
-    rows = [row for chat in chats if (row := _row(renderer, chat, how))]
-    held = [row for chat in held_out if (row := _row(renderer, chat, how))]
+    rows, held = [await _rows(renderer, part, how) for part in (chats, held_out)]
     steps = batches(rows, how.batch_tokens, epochs=how.epochs, seed=config.seed)
     trainer = TorchTrainer(
         source,
@@ -63,10 +76,9 @@ async def sft(config: Config) -> AsyncGenerator[Any]:
         save_every=how.save_every,
         save_to=target,
     )
-    last: Any = None
     async for progress in fit(trainer, rows, steps, held, fitting):
-        last = progress
         yield progress
+    measured = await trainer.evaluate(pack_supervised(held, config.tokens_per_microbatch)) if held else {}
     await trainer.close()
     record = {
         "config": config.model_dump(mode="json"),
@@ -75,33 +87,45 @@ async def sft(config: Config) -> AsyncGenerator[Any]:
         "tokens": sum(len(ids) for ids, _ in rows),
         "chats_sha256": digest,
         "seconds": round(time.monotonic() - started, 1),
-        "held_out_nll": last.held_out_nll,
-        "held_out_accuracy": last.held_out_accuracy,
+        "held_out_nll": measured.get("nll"),
+        "held_out_accuracy": measured.get("accuracy"),
     }
-    (target / "record.json").write_text(json.dumps(record, indent=1))
+    _write(target / RECORD, json.dumps(record, indent=1))
 
 
-def _section(config: Config) -> SftConfig:
+def check_sft(config: Config) -> SftConfig:
+    """Find and check everything that `[sft]` names; nothing is started or written. Raises UserError."""
     if config.sft is None:
         raise UserError("the configuration has no [sft] section; expected sft.examples")
-    return config.sft
+    how = config.sft
+    make = load_object(how.examples, "sft.examples")
+    check_call(make, f"sft.examples '{how.examples}' with sft.params", how.count, config.seed, how.params)
+    check_installed()
+    if config.model.path != NEW:
+        open_renderer(config.model.path)
+    stored = [path for name in (SETTINGS, f"model/{RECORD}") if (path := config.directory / name).exists()]
+    if stored:
+        found = json.loads(stored[0].read_text())
+        check_same_run(found.get("config", found), config)
+    elif (config.directory / "model").exists():
+        raise UserError(f"{config.directory} holds a model that another command made; choose another --run-dir")
+    return how
 
 
-def _chats(directory: Path, how: SftConfig, count: int, seed: int) -> tuple[list[Chat], str]:
+def _write(path: Path, text: str) -> None:
+    """Whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"{path.name}.part")
+    part.write_text(text)
+    part.replace(path)
+
+
+async def _chats(directory: Path, how: SftConfig, count: int, seed: int) -> tuple[list[Chat], str]:
     """Chats and their SHA-256. Made once, in parts on all cores; the parts depend on the seed alone."""
     kept = directory / f"chats-{_short_digest(how.examples, how.params, count, seed)}.jsonl"
     if not kept.exists():
-        make = load_object(how.examples, "sft.examples")
-        check_call(make, f"sft.examples '{how.examples}' with sft.params", count, seed, how.params)
         parts = [(how, min(PART, count - start), seed + 7919 * start // PART) for start in range(0, count, PART)]
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        with ProcessPoolExecutor(min(len(parts), os.cpu_count() or 1), mp_context=get_context("spawn")) as pool:
-            lines = [
-                json.dumps([[m.role, m.content] for m in chat]) for part in pool.map(_part, parts) for chat in part
-            ]
-        whole = kept.with_suffix(".part")
-        whole.write_text("\n".join(lines))
-        whole.rename(kept)
+        _write(kept, "\n".join(line for lines in await _in_processes(_part, parts) for line in lines))
     data = kept.read_bytes()
     chats: list[Chat] = [
         [Message(role=role, content=text) for role, text in json.loads(line)] for line in data.splitlines()
@@ -109,17 +133,42 @@ def _chats(directory: Path, how: SftConfig, count: int, seed: int) -> tuple[list
     return chats, hashlib.sha256(data).hexdigest()
 
 
-def _part(work: tuple[SftConfig, int, int]) -> list[Chat]:
+async def _in_processes(work: Callable[[W], R], items: Sequence[W]) -> list[R]:
+    """Results in the order of the items. When it is cancelled, what no process has begun is never begun."""
+    cores = min(len(items), os.cpu_count() or 1)
+    pool = ProcessPoolExecutor(cores, mp_context=get_context("spawn"), initializer=_depend_on_the_parent)
+    try:
+        loop = asyncio.get_running_loop()
+        return await asyncio.gather(*(loop.run_in_executor(pool, work, item) for item in items))
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _depend_on_the_parent() -> None:
+    """Interrupts are for the parent alone, and nothing goes on behind its end, whichever way it ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = parent_process()
+    assert parent is not None
+
+    def follow() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
+
+
+def _part(work: tuple[SftConfig, int, int]) -> list[str]:
+    """Chats as lines of JSON."""
     how, count, seed = work
     make = load_object(how.examples, "sft.examples")
-    return list(make(count, seed, **how.params))
+    return [json.dumps([[m.role, m.content] for m in chat]) for chat in make(count, seed, **how.params)]
 
 
 def _short_digest(*wanted: Any) -> str:
     return hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def _fresh_model(config: Config, how: SftConfig, chats: Sequence[Chat], digest: str) -> Path:
+async def _fresh_model(config: Config, how: SftConfig, chats: Sequence[Chat], digest: str) -> Path:
     """A directory with untrained weights and a tokenizer trained on what is said in the chats. Made once."""
     from longtail.trainers.copying import drill_copying, place_induction_heads
     from longtail.trainers.tiny import new_model, new_tokenizer
@@ -129,18 +178,29 @@ def _fresh_model(config: Config, how: SftConfig, chats: Sequence[Chat], digest: 
     if (directory / "model.safetensors").exists():
         return directory
     texts = (message.content for chat in chats[: how.tokenizer_chats] for message in chat)
-    tokenizer = new_tokenizer(texts, how.vocab_size)
+    tokenizer = await asyncio.to_thread(new_tokenizer, texts, how.vocab_size)
     tokenizer.save_pretrained(directory)
     model = new_model(tokenizer, seed=config.seed, **how.shape)
     if how.copy_steps:
         place_induction_heads(model)
-        for _ in drill_copying(model, how.copy_steps, seed=config.seed):
+        drill = drill_copying(model, how.copy_steps, seed=config.seed)
+        while await asyncio.to_thread(next, drill, None) is not None:
             pass
     model.save_pretrained(directory)
     return directory
 
 
-def _row(renderer: Any, chat: Chat, how: SftConfig) -> tuple[Sequence[int], Sequence[float]] | None:
+async def _rows(renderer: Any, chats: Sequence[Chat], how: SftConfig) -> list[Row]:
+    rows: list[Row] = []
+    for number, chat in enumerate(chats):
+        if number % 64 == 0:
+            await asyncio.sleep(0)  # an interrupt is heard
+        if (row := _row(renderer, chat, how)) is not None:
+            rows.append(row)
+    return rows
+
+
+def _row(renderer: Any, chat: Chat, how: SftConfig) -> Row | None:
     """Ids of a chat and what each counts; None when it is longer than `max_length`."""
     from longtail.trainers.sft import row_of
 
