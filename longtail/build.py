@@ -6,10 +6,12 @@ Everything that can be wrong with the input is found here, before a process star
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import importlib.util
 import inspect
 import os
 import platform
+import shutil
 import sys
 import tempfile
 import time
@@ -31,10 +33,23 @@ from longtail.errors import LongtailError, UserError
 from longtail.fakes import MemoryJournal, NoTrace
 from longtail.journal import SqliteJournal, standing
 from longtail.loop import Run
-from longtail.ports import Cluster, Engine, Journal, Renderer, RolloutFn, Rollouts, Sandboxes, Tracer, Trainer
+from longtail.models.load import resolve
+from longtail.ports import (
+    Cluster,
+    Engine,
+    Journal,
+    Loss,
+    Renderer,
+    RolloutFn,
+    Rollouts,
+    Sandbox,
+    Sandboxes,
+    Tracer,
+    Trainer,
+)
 from longtail.rollout.attempt import World
 from longtail.rollout.scheduler import Plan, Scheduler
-from longtail.types import Group, Sampling, StepResult, Task
+from longtail.types import Group, MicroBatch, Sampling, SandboxSpec, StepResult, Task
 from longtail.weights.files import FileWeights
 
 
@@ -196,13 +211,14 @@ async def open_run(problem: Problem, watch: Watch) -> AsyncGenerator[Run]:
     config, clock = problem.config, SystemClock()
     directory = config.directory
     async with AsyncExitStack() as stack:
-        sandboxes = open_sandbox_level(config, directory / "sandboxes")
+        sandboxes = open_sandbox_level(problem, directory / "sandboxes")
         stack.push_async_callback(sandboxes.close)
         journal = SqliteJournal.open(
             directory, checkpoint_every=config.trainer.checkpoint_every, keep=config.trainer.keep, wall=clock.wall
         )
         stack.push_async_callback(journal.close)
-        past = standing(directory).past  # as resume() will find it: what is rolled back is not there
+        stands = standing(directory)  # as resume() will find it: what is rolled back is not there
+        first, past = stands.step, stands.past
         if past.started:
             check_same_run(past.started["config"], config)
         cluster = make_cluster(config, directory / "logs")
@@ -210,13 +226,14 @@ async def open_run(problem: Problem, watch: Watch) -> AsyncGenerator[Run]:
         engine, trainer = await start_roles(cluster, problem)
         # only now: a model that cannot be loaded must not make this directory refuse the corrected command
         await journal.append(events.run_started(manifest=manifest(config), config=config.model_dump(mode="json")))
+        counted = CountedTrainer(trainer)
         world = make_world(problem, engine, sandboxes, journal, watch.trace, clock)
         try:
             yield Run(
                 config=config,
                 journal=journal,
-                trainer=trainer,
-                weights=FileWeights(weight_directory(stack), [engine], journal, clock),
+                trainer=counted,
+                weights=FileWeights(weight_directory(stack, directory, config.model.path), [engine], journal, clock),
                 rollouts=Scheduler(world, problem.tasks, make_plan(config), journal.position),
                 algorithm=problem.algorithm,
                 trace=watch.trace,
@@ -226,9 +243,23 @@ async def open_run(problem: Problem, watch: Watch) -> AsyncGenerator[Run]:
                 evaluated=set(past.evaluations),
             )
         except BaseException as error:
+            clean = isinstance(error, asyncio.CancelledError) and first + counted.begun == journal.step
             with suppress(LongtailError):  # a full disk has no room for this line either
-                await journal.stop(f"{type(error).__name__}: {error}".removesuffix(": "))
+                await journal.stop(f"{type(error).__name__}: {error}".removesuffix(": "), save=clean)
             raise
+
+
+class CountedTrainer:
+    """A trainer that knows how many steps it was asked for: whether its weights are of the last committed step."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self.begun = 0
+        self._trainer = trainer
+        self.export, self.save, self.load, self.close = trainer.export, trainer.save, trainer.load, trainer.close
+
+    async def step(self, microbatches: Sequence[MicroBatch], loss: Loss) -> StepResult:
+        self.begun += 1
+        return await self._trainer.step(microbatches, loss)
 
 
 @asynccontextmanager
@@ -237,7 +268,7 @@ async def open_evaluation(problem: Problem, model: str) -> AsyncGenerator[Rollou
     config, clock = problem.config, SystemClock()
     with tempfile.TemporaryDirectory(prefix="longtail-eval-") as directory:
         async with AsyncExitStack() as stack:
-            sandboxes = open_sandbox_level(config, Path(directory) / "sandboxes")
+            sandboxes = open_sandbox_level(problem, Path(directory) / "sandboxes")
             stack.push_async_callback(sandboxes.close)
             cluster = make_cluster(config, Path(directory))
             stack.push_async_callback(cluster.close)
@@ -336,17 +367,60 @@ def make_plan(config: Config) -> Plan:
     )
 
 
-def open_sandbox_level(config: Config, directory: Path) -> Sandboxes:
+def open_sandbox_level(problem: Problem, directory: Path) -> Sandboxes:
+    """Raises UserError when a sandbox may be asked for and the level does not work here."""
     from longtail.sandboxes.probe import open_sandboxes
 
-    return open_sandboxes(config.sandbox.level, directory, config.sandbox.max_live)
+    if not getattr(problem.rollout, "__longtail_sandbox__", True):
+        return NoSandboxes()
+    sandbox = problem.config.sandbox
+    return open_sandboxes(sandbox.level, directory, sandbox.max_live)
 
 
-def weight_directory(stack: AsyncExitStack) -> Path:
-    """Where versions pass from trainer to engines: shared memory where there is some."""
-    memory = Path("/dev/shm")
-    base = memory if memory.is_dir() and os.access(memory, os.W_OK) else None
-    return Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="longtail-weights-", dir=base)))
+class NoSandboxes:
+    """For rollouts that never ask for one: such a run starts where no sandbox works. Implements ports.Sandboxes."""
+
+    level = "not needed"
+
+    async def create(self, spec: SandboxSpec) -> Sandbox:
+        raise UserError("a reward function has no sandbox; write an environment")
+
+    async def close(self) -> None: ...
+
+
+async def check_sandboxes(problem: Problem) -> str:
+    """The level that the run would have. Raises UserError when it does not work here."""
+    with tempfile.TemporaryDirectory(prefix="longtail-check-") as directory:
+        sandboxes = open_sandbox_level(problem, Path(directory))
+        await sandboxes.close()
+    return sandboxes.level
+
+
+def weight_directory(stack: AsyncExitStack, run: Path, model: str, memory: Path = Path("/dev/shm")) -> Path:
+    """Where versions pass from trainer to engines: shared memory where there is room, else the run directory.
+
+    The name is the run's own and its lock is held, so what a killed driver left there goes now.
+    """
+    name = hashlib.sha256(str(run.resolve()).encode()).hexdigest()[:16]
+    shared, own = memory / f"longtail-{name}", run / "weights"
+    for left in (shared, own):
+        shutil.rmtree(left, ignore_errors=True)
+    usable = memory.is_dir() and os.access(memory, os.W_OK) and not shared.exists()
+    place = shared if usable and shutil.disk_usage(memory).free > _weights_bytes(model) else own
+    place.mkdir(mode=0o700)
+    stack.callback(shutil.rmtree, place, ignore_errors=True)
+    return place
+
+
+def _weights_bytes(model: str) -> int:
+    """Room for two versions in float32 and some more; the files may hold them in half of that."""
+    where = resolve(model)
+    if isinstance(where, str):
+        from huggingface_hub import try_to_load_from_cache
+
+        found = try_to_load_from_cache(where, "config.json")
+        where = Path(found).parent if isinstance(found, str) else Path()
+    return 5 * sum(file.stat().st_size for file in where.glob("*.safetensors"))
 
 
 def manifest(config: Config) -> dict[str, Any]:

@@ -108,7 +108,7 @@ def run_until_done(work: Coroutine[Any, Any, T], say: Callable[[str], None]) -> 
             interrupts += 1
             if interrupts > 1:
                 _end_now()
-            say("stopping at the last committed step; press Ctrl-C again to stop at once")
+            say("stopping; press Ctrl-C again to stop at once")
             task.cancel()
 
         loop = asyncio.get_running_loop()
@@ -122,6 +122,8 @@ def run_until_done(work: Coroutine[Any, Any, T], say: Callable[[str], None]) -> 
         finally:
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.remove_signal_handler(number)
+                if interrupts:  # threads may still be at work, and are waited for
+                    signal.signal(number, lambda *_: _end_now())
 
     return asyncio.run(guard())
 
@@ -161,11 +163,12 @@ def train(
 ) -> None:
     """Train a policy. The same command again resumes the run."""
     config = _load(configs, o, run_dir)
-    from longtail.build import prepare
+    from longtail.build import check_sandboxes, prepare
 
     problem = prepare(config)
     if dry_run:
-        _print_plan(config, {"training tasks": len(problem.tasks), **_counts(problem.evaluations)}, as_json)
+        facts = {"training tasks": len(problem.tasks), **_counts(problem.evaluations)}
+        _print_plan(config, {**facts, "sandbox": asyncio.run(check_sandboxes(problem))}, as_json)
         return
     from longtail.drive import train_run
 
@@ -190,11 +193,12 @@ def evaluate(
     config = _changed(
         config, {"eval": {**config.eval.model_dump(), **changes}, "model": {**config.model.model_dump(), "path": model}}
     )
-    from longtail.build import prepare
+    from longtail.build import check_sandboxes, prepare
 
     problem = prepare(config)
     if dry_run:
-        _print_plan(config, {"model": model, **_counts(problem.evaluations)}, as_json)
+        facts = {"model": model, **_counts(problem.evaluations)}
+        _print_plan(config, {**facts, "sandbox": asyncio.run(check_sandboxes(problem))}, as_json)
         return
     from longtail.drive import evaluate_run
 
@@ -214,13 +218,13 @@ def sft(
 ) -> None:
     """Teach a policy by imitation, as a warm start."""
     config = _load(configs, o, run_dir)
-    if config.sft is None:
-        raise UserError("the configuration has no [sft] section; expected sft.examples")
-    if dry_run:
-        _print_plan(config, {"chats": config.sft.count, "held out": config.sft.held_out}, as_json)
-        return
+    from longtail.sft import check_sft
     from longtail.sft import sft as fit
 
+    how = check_sft(config)
+    if dry_run:
+        _print_plan(config, {"chats": how.count, "held out": how.held_out}, as_json)
+        return
     with _progress(as_json) as progress:
         run_until_done(_follow(fit(config), progress), _teller(progress))
         progress.tell("result", {"model": str(config.directory / "model")})
@@ -265,7 +269,6 @@ def _print_plan(config: Config, facts: Mapping[str, Any], as_json: bool) -> None
     plan = {
         "directory": str(config.directory),
         "roles": f"sampler, trainer ({config.cluster})",
-        "sandbox": config.sandbox.level,
         "attempts per step": config.groups_per_step * config.rollout.group_size,
         **facts,
     }

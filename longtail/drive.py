@@ -62,6 +62,10 @@ async def train_run(problem: Problem, progress: Progress) -> dict[str, Json]:
                 },
             )
             await loop.train(run)
+    except asyncio.CancelledError:
+        if began:
+            progress.tell("message", {"text": f"stopped; it goes on behind step {standing(config.directory).step}"})
+        raise
     finally:
         observer.close()
         if began:  # a stopped or failed run has its report too; its directory is free by now, so it says how it ended

@@ -48,6 +48,7 @@ def reward(function: RewardFunction, *, max_batch: int = 256, conversational: bo
         return await batcher.score(case)
 
     rollout.__qualname__ = rollout.__name__ = f"reward({batcher.name})"
+    rollout.__longtail_sandbox__ = False  # pyright: ignore[reportFunctionMemberAccess] it never asks for one
     return rollout
 
 

@@ -96,6 +96,11 @@ class SqliteJournal:
         self._prune()
         return step
 
+    @property
+    def step(self) -> int:
+        """The last committed step."""
+        return self._step
+
     def position(self) -> Position:
         """Which groups the scheduler admits first, as of the last resume()."""
         return self._position
@@ -114,20 +119,28 @@ class SqliteJournal:
     async def finish(self, step: int) -> None:
         """The last step has a checkpoint whatever `checkpoint_every` says, then the run is over."""
         assert step == self._step, f"step {step} must be the last committed step {self._step}"
-        if step and checkpoints.name_of(step) not in self._checkpoints:
-            name = await self._save(step)
-            await self.append(ev.checkpoint_saved(step=step, checkpoint=name))
-            self._checkpoints.append(name)
-            self._prune()
+        await self._save_last()
         await self.append(ev.run_finished(step=step))
 
-    async def stop(self, reason: str) -> None:
-        """The run ends before its last step, on purpose; the same command resumes it."""
+    async def stop(self, reason: str, *, save: bool = False) -> None:
+        """The run ends before its last step, on purpose; the same command resumes it.
+
+        `save`: the trainer still stands at the last committed step, which gets its checkpoint.
+        """
+        if save:
+            await self._save_last()
         await self.append(ev.run_stopped(step=self._step, reason=reason))
 
     async def close(self) -> None:
         await self._writer.close()
         self._lock.close()
+
+    async def _save_last(self) -> None:
+        if self._step and checkpoints.name_of(self._step) not in self._checkpoints:
+            name = await self._save(self._step)
+            await self.append(ev.checkpoint_saved(step=self._step, checkpoint=name))
+            self._checkpoints.append(name)
+            self._prune()
 
     async def _save(self, step: int) -> str:
         assert self._trainer is not None, "resume() comes before the first commit()"

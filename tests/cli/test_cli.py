@@ -49,7 +49,10 @@ def driven(monkeypatch):
     def prepare(config):
         return types.SimpleNamespace(config=config, tasks=[1, 2, 3], evaluations={"test": [1] * config.eval.tasks})
 
-    build = types.SimpleNamespace(prepare=prepare)
+    async def check_sandboxes(problem):
+        return "bwrap"
+
+    build = types.SimpleNamespace(prepare=prepare, check_sandboxes=check_sandboxes)
     monkeypatch.setitem(sys.modules, "longtail.build", build)
     monkeypatch.setitem(sys.modules, "longtail.drive", types.SimpleNamespace(train_run=run, evaluate_run=run))
     return state
@@ -209,7 +212,9 @@ def test_imitation_reports_its_steps_and_where_the_model_is(tmp_path, monkeypatc
         yield FitProgress(step=1, num_steps=2, loss=1.5, tokens_per_second=90.0)
         yield FitProgress(step=2, num_steps=2, loss=1.0, tokens_per_second=90.0, held_out_accuracy=0.5)
 
-    monkeypatch.setitem(sys.modules, "longtail.sft", types.SimpleNamespace(sft=fit))
+    monkeypatch.setitem(
+        sys.modules, "longtail.sft", types.SimpleNamespace(sft=fit, check_sft=lambda config: config.sft)
+    )
     path = tmp_path / "sft.toml"
     path.write_text('name = "warm"\n[sft]\nexamples = "a:b"\n')
     lines = longtail("sft", path).stdout.splitlines()

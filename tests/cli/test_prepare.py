@@ -1,0 +1,212 @@
+"""What is checked before a run starts, and what its start and its end leave in the directory."""
+
+import asyncio
+import json
+import shutil
+import types
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from longtail import build
+from longtail.algorithms.presets import preset
+from longtail.build import Problem, check_same_run, load_rollout, open_run, prepare, weight_directory
+from longtail.cli import app
+from longtail.config import load_config, validate_config
+from longtail.envs import reward
+from longtail.errors import UserError
+from longtail.fakes import CountingTrainer, NoTrace, ToyRenderer
+from longtail.journal import read_history, standing
+from longtail.sandboxes import probe
+from longtail.sft import check_sft
+from longtail.types import Message, Task
+
+ROOT = Path(__file__).parents[2]
+
+
+async def rollout(task, ctx):
+    return 1.0
+
+
+def praise(prompts, completions):
+    return [1.0 for _ in prompts]
+
+
+def chats(count, seed):
+    return []
+
+
+async def test_params_that_nobody_takes_are_one_sentence():
+    with pytest.raises(UserError, match="rollout function, which takes none, got depth"):
+        load_rollout(f"{__name__}:rollout", {"depth": 2})
+    with pytest.raises(UserError, match="unexpected keyword argument 'depth'"):
+        load_rollout(f"{__name__}:praise", {"depth": 2})
+    assert load_rollout(f"{__name__}:praise", {"max_batch": 2})
+    assert load_rollout(f"{__name__}:rollout", {}) is rollout
+
+
+@pytest.mark.parametrize("broken", ["no chat template", "no tokenizer", "a GGUF file"])
+def test_a_model_that_cannot_chat_is_refused_before_anything_starts(tmp_path, broken):
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text('{"model_type": "llama"}')
+    if broken == "no chat template":
+        from tokenizers import Tokenizer, models
+
+        Tokenizer(models.BPE()).save(str(model / "tokenizer.json"))
+        (model / "tokenizer_config.json").write_text("{}")
+    if broken == "a GGUF file":
+        model = tmp_path / "model.gguf"
+        model.write_bytes(b"GGUF")
+    config = load_config([ROOT / "recipes/arithmetic.toml"], [f'model.path="{model}"', f'run_dir="{tmp_path}/run"'])
+    with pytest.raises(UserError, match=r"chat template|tokenizer\.json|holds no config\.json"):
+        prepare(config)
+    assert not (tmp_path / "run").exists()
+
+
+BASE = {"name": "demo", "env": {"entry": "a:b", "tasks": "a:c", "params": {"solved": 1.0, "fixed": 0.5}}}
+
+
+@pytest.mark.parametrize(
+    ("stored", "now", "key"),
+    [
+        ({}, {"env": {**BASE["env"], "params": {"solved": 1.0}}}, "env.params.fixed"),  # an override that was dropped
+        ({}, {"env": {**BASE["env"], "params": {"solved": 1.0, "fixed": 0.5, "x": 1}}}, "env.params.x"),
+        ({}, {"trainer": {"lr": 0.5}}, "trainer.lr"),
+        ({}, {"eval": {"tasks": 20}}, "eval.tasks"),  # "before" and "after" would be of other tasks
+        ({"eval": {"every": 5}}, {"num_steps": 77, "eval": {"every": 6}, "trainer": {"keep": 5}}, ""),
+    ],
+)
+def test_a_directory_goes_on_only_with_the_configuration_it_began_with(stored, now, key):
+    before = validate_config({**BASE, **stored}).model_dump(mode="json")
+    config = validate_config({**BASE, **now})
+    if key:
+        with pytest.raises(UserError, match=f"holds a run with {key} = "):
+            check_same_run(before, config)
+    else:
+        check_same_run(before, config)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"sft": {"examples": f"{__name__}:nothing"}}, "has no 'nothing'"),
+        ({"sft": {"examples": f"{__name__}:chats", "params": {"level": 1}}}, "unexpected keyword argument 'level'"),
+        ({"model": {"path": "/nowhere"}}, "no such directory"),
+        ({"sft": {"examples": f"{__name__}:chats", "count": 7}}, "holds a run with sft.count = 10000, now it is 7"),
+        ({"sft": {"examples": f"{__name__}:chats", "batch_tokens": 99}}, "holds a run with sft.batch_tokens"),
+    ],
+)
+def test_imitation_checks_its_examples_its_model_and_its_directory_first(tmp_path, change, sentence):
+    base = {"run_dir": str(tmp_path), "model": {"path": "new"}, "sft": {"examples": f"{__name__}:chats"}}
+    (tmp_path / "sft.json").write_text(json.dumps(validate_config(base).model_dump(mode="json")))
+    check_sft(validate_config(base))
+    check_sft(validate_config({**base, "sft": {**base["sft"], "save_every": 5}}))
+    with pytest.raises(UserError, match=sentence):
+        check_sft(validate_config({**base, **change}))
+
+
+def test_imitation_does_not_go_on_with_a_model_that_it_did_not_begin(tmp_path):
+    (tmp_path / "model").mkdir()
+    base = {"run_dir": str(tmp_path), "model": {"path": "new"}, "sft": {"examples": f"{__name__}:chats"}}
+    with pytest.raises(UserError, match="holds a model that another command made"):
+        check_sft(validate_config(base))
+
+
+# --- starting and stopping ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def problem(tmp_path):
+    config = validate_config({"run_dir": str(tmp_path / "run"), "trainer": {"checkpoint_every": 10}})
+    return Problem(
+        config=config,
+        rollout=reward(praise),
+        tasks=[Task(id="t", prompt=(Message(role="user", content="?"),))],
+        evaluations={},
+        algorithm=preset("grpo", {}),
+        renderer=ToyRenderer(),
+    )
+
+
+WATCH = types.SimpleNamespace(trace=NoTrace(), report=None, report_evaluation=None)
+
+
+async def test_a_failed_start_leaves_no_configuration_behind_that_refuses_the_corrected_command(problem, monkeypatch):
+    async def start_roles(cluster, problem):
+        raise UserError("model 'x' is not supported")
+
+    monkeypatch.setattr(build, "start_roles", start_roles)
+    with pytest.raises(UserError, match="not supported"):
+        async with open_run(problem, WATCH):
+            pass
+    assert read_history(problem.config.directory).started == {}
+
+
+@pytest.mark.parametrize(("ahead", "kept"), [(False, 2), (True, 0)])
+async def test_an_interrupt_saves_the_last_committed_step_unless_the_trainer_is_ahead(
+    problem, monkeypatch, ahead, kept
+):
+    async def start_roles(cluster, problem):
+        return None, CountingTrainer()
+
+    async def interrupted():
+        async with open_run(problem, WATCH) as run:
+            await run.journal.resume(run.trainer)
+            for step in (1, 2):
+                result = await run.trainer.step([], None)
+                await run.journal.commit(step, [], [], result)
+            if ahead:
+                await run.trainer.step([], None)
+            raise asyncio.CancelledError
+
+    monkeypatch.setattr(build, "start_roles", start_roles)
+    with pytest.raises(asyncio.CancelledError):
+        await interrupted()
+    stands = standing(problem.config.directory)
+    assert (stands.step, stands.past.ended) == (kept, "run.stopped")
+
+
+@pytest.fixture
+def no_sandbox_works(monkeypatch):
+    report = probe.LevelReport(level="bwrap", works=False, reason="no user namespaces", fix="allow them")
+    monkeypatch.setattr(probe, "probe", lambda: [report])
+
+
+@pytest.mark.usefixtures("no_sandbox_works")
+async def test_only_a_run_that_may_ask_for_a_sandbox_needs_one(problem):
+    sandboxes = build.open_sandbox_level(problem, problem.config.directory)
+    assert sandboxes.level == "not needed"
+    await sandboxes.close()
+
+
+@pytest.mark.usefixtures("no_sandbox_works")
+@pytest.mark.parametrize(("recipe", "code"), [("arithmetic", 0), ("repair", 2)])
+def test_a_dry_run_tries_the_sandbox_where_one_is_needed(recipe, code):
+    done = CliRunner().invoke(app, ["train", str(ROOT / f"recipes/{recipe}.toml"), "--dry-run"])
+    assert done.exit_code == code
+    assert ("no user namespaces" in done.stderr) == (code == 2)
+
+
+def test_weights_pass_through_shared_memory_where_there_is_room_and_what_a_kill_left_goes(tmp_path, monkeypatch):
+    memory, run, model = tmp_path / "shm", tmp_path / "run", tmp_path / "model"
+    for path in (memory, run, model):
+        path.mkdir()
+    (model / "config.json").write_text("{}")
+    (model / "model.safetensors").write_bytes(bytes(1000))
+
+    async def place():
+        async with AsyncExitStack() as stack:
+            found = weight_directory(stack, run, str(model), memory)
+            assert list(found.iterdir()) == []
+        assert not found.exists()
+        return found
+
+    killed = weight_directory(AsyncExitStack(), run, str(model), memory)
+    (killed / "version-000001.safetensors").write_bytes(bytes(10))
+    assert killed.parent == memory
+    assert asyncio.run(place()) == killed
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: types.SimpleNamespace(free=4000))
+    assert asyncio.run(place()) == run / "weights"
