@@ -2,7 +2,8 @@
 
 The driver holds a DEALER, the role a ROUTER (cluster/role.py). A call is one message (number, method, arguments), its
 answer one message (number, ok, value or error). A role ends when its standard input closes, so it never outlives the
-driver; when a role dies, every call that waits on it raises InfrastructureError with its exit status and last words.
+driver; when a role dies, every call that waits on it raises InfrastructureError with its exit status and last words;
+when it hangs, a call with a deadline (DEADLINES_S) raises DeadlineExpired.
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ from typing import Any
 import zmq
 import zmq.asyncio
 
-from longtail.errors import InfrastructureError
+from longtail.errors import DeadlineExpired, InfrastructureError
 
 START_S = 300.0  # a role must answer its first call within this: loading a model may take minutes
 CLOSE_S = 10.0
+# A role may hang without dying. generate() is not here: its attempt has a deadline; nor is step(): it takes its time.
+DEADLINES_S = {"cancel": 20.0, "stats": 20.0, "load": 600.0, "export": 600.0, "save": 600.0}
 
 
 class ProcessCluster:
@@ -97,9 +100,15 @@ class RoleProxy:
         number = next(self._numbers)
         future = asyncio.get_running_loop().create_future()
         self._waiting[number] = future
+        seconds = DEADLINES_S.get(method)
         try:
-            await self._socket.send(pickle.dumps((number, method, args, kwargs), protocol=5))
-            return await future
+            async with asyncio.timeout(seconds):
+                await self._socket.send(pickle.dumps((number, method, args, kwargs), protocol=5))
+                return await future
+        except TimeoutError:
+            raise DeadlineExpired(
+                f"the {self._name} process did not answer {method}() within {seconds:g} s (log: {self._log})"
+            ) from None
         finally:
             self._waiting.pop(number, None)
 

@@ -127,10 +127,19 @@ class Scheduler:
             )
             return self._group(group_id, -1, task, 0, (await self._member(base),))
 
-        async with asyncio.TaskGroup() as group:
-            jobs = [group.create_task(one(number, task)) for number, task in enumerate(tasks)]
+        jobs = [asyncio.create_task(one(number, task)) for number, task in enumerate(tasks)]
+        for job in jobs:
+            job.add_done_callback(lambda _: self._changed.set())
+        self._progress_s = self._world.clock.now()
+        try:
+            while len(groups := [job.result() for job in jobs if job.done()]) < len(jobs):
+                await self._wait()
+        finally:
+            for job in jobs:
+                job.cancel()
+            await asyncio.gather(*jobs, return_exceptions=True)
         self._check_failures()
-        return [job.result() for job in jobs]
+        return groups
 
     # --- admission and choice -------------------------------------------------------------------------------------
 
@@ -170,9 +179,8 @@ class Scheduler:
                 await self._changed.wait()
         except TimeoutError:
             waiting = sorted(flight.index for flight in self._alive.values() if flight.group is None)
-            raise InfrastructureError(
-                f"no attempt ended for {self._plan.stall_s:g} s; groups in flight: {waiting[:8]}"
-            ) from None
+            groups = f"; groups in flight: {waiting[:8]}" if waiting else ""
+            raise InfrastructureError(f"no attempt ended for {self._plan.stall_s:g} s{groups}") from None
 
     def _check_failures(self) -> None:
         """Hold the step when too much of it was lost to infrastructure."""
