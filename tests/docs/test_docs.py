@@ -1,13 +1,17 @@
-"""Python blocks of the docs run; links between pages lead somewhere; commands they name exist."""
+"""Python blocks of the docs run; links between pages lead somewhere; commands they name exist and would run."""
 
+import json
 import re
 import runpy
+import shlex
 from pathlib import Path
 
 import pytest
 from typer.main import get_command
+from typer.testing import CliRunner
 
 from longtail.cli import app
+from longtail.config import load_config
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -47,3 +51,31 @@ def test_commands_in_shell_blocks_exist():
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     made = {line.split()[1] for _, block in blocks("bash") for line in block.splitlines() if line.startswith("make ")}
     assert made <= targets
+
+
+COMMANDS = sorted(
+    {
+        found.strip()
+        for page in PAGES
+        for found in re.findall(r"longtail ((?:train|eval|sft) recipes/[^\n`#;]*)", page.read_text())
+    }
+)
+
+
+def test_commands_with_a_recipe_are_found():
+    assert {command.split()[0] for command in COMMANDS} == {"train", "eval", "sft"}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_with_a_recipe_would_run(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """With the recipe's own model where the named one is not here, and without a sandbox."""
+    monkeypatch.chdir(ROOT)
+    here = re.sub(r"-o model\.path=(\S+)", lambda model: model[0] if Path(model[1]).exists() else "", command)
+    more = ["-o", f"run_dir={json.dumps(str(tmp_path))}", "-o", "sandbox.level=none", "--dry-run"]
+    done = CliRunner().invoke(app, [*shlex.split(here), *more], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+
+
+@pytest.mark.parametrize("recipe", sorted((ROOT / "recipes").glob("*.toml")), ids=lambda path: path.name)
+def test_recipes_are_configurations(recipe: Path):
+    assert load_config([recipe]).name == recipe.stem
