@@ -13,10 +13,11 @@ Steps between two checkpoints are journaled but come back as the checkpoint befo
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from longtail import events as ev
-from longtail.errors import UserError
+from longtail.errors import LongtailError, UserError
 from longtail.history import Position
 from longtail.journal import checkpoints
 from longtail.journal.codec import row_of
@@ -128,7 +129,8 @@ class SqliteJournal:
         `save`: the trainer still stands at the last committed step, which gets its checkpoint.
         """
         if save:
-            await self._save_last()
+            with suppress(LongtailError):  # it goes on at an older one then
+                await self._save_last()
         await self.append(ev.run_stopped(step=self._step, reason=reason))
 
     async def close(self) -> None:

@@ -162,6 +162,20 @@ async def test_a_stop_is_told_from_a_crash(tmp_path):
     await journal.close()
 
 
+@pytest.mark.parametrize("full", [False, True])
+async def test_a_stop_saves_the_last_step_where_it_can_and_is_a_stop_all_the_same(tmp_path, full):
+    journal, trainer = opened(tmp_path, checkpoint_every=5), CountingTrainer()
+    await journal.resume(trainer)
+    await train(journal, trainer, 1, [0])
+    trainer.fail = OSError(errno.ENOSPC, "no room") if full else None
+    await journal.stop("interrupted", save=True)
+    assert read_history(tmp_path).ended == ev.RUN_STOPPED
+    await journal.close()
+    journal, trainer = opened(tmp_path, checkpoint_every=5), CountingTrainer()
+    assert await journal.resume(trainer) == trainer.weights == (0 if full else 1)
+    await journal.close()
+
+
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
 async def test_a_disk_that_fills_during_a_checkpoint_leaves_the_step_before(tmp_path, code):
     journal, trainer = opened(tmp_path), CountingTrainer()
