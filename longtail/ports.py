@@ -51,7 +51,8 @@ class Clock(Protocol):
 
 
 class Engine(Protocol):
-    """Samples tokens. Raises EngineError; never returns a partial reply without saying so in `finish`."""
+    """Samples tokens. Raises EngineError, for a prompt that leaves no room for a reply ContextFull; never returns a
+    partial reply without saying so in `finish`."""
 
     async def generate(self, request: GenerateRequest) -> Completion: ...
 

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -77,6 +76,11 @@ async def stop_when_busy(engine) -> None:
     os.kill(pid, signal.SIGSTOP)
 
 
+async def ends(job: asyncio.Task[None]) -> bool:
+    done, _ = await asyncio.wait({job}, timeout=10)
+    return bool(done)
+
+
 async def test_publishing_to_a_hung_engine_ends_at_its_deadline(engine, tmp_path: Path):
     class Exports:
         async def export(self, path: Path) -> None: ...
@@ -90,17 +94,14 @@ async def test_publishing_to_a_hung_engine_ends_at_its_deadline(engine, tmp_path
 async def test_an_evaluation_on_a_hung_engine_ends_at_the_stall_limit(engine):
     job = asyncio.create_task(evaluate(scheduler_of(engine, stall_s=1.0)))
     await stop_when_busy(engine)
-    started = time.monotonic()
-    async with asyncio.timeout(20):
-        with pytest.raises(InfrastructureError, match="no attempt ended for 1 s"):
-            await job
-    assert time.monotonic() - started < 10
+    assert await ends(job)
+    with pytest.raises(InfrastructureError, match="no attempt ended for 1 s"):
+        job.result()
 
 
 async def test_a_run_on_a_hung_engine_can_be_cancelled(engine):
     job = asyncio.create_task(evaluate(scheduler_of(engine, stall_s=600.0)))
     await stop_when_busy(engine)
     job.cancel()
-    async with asyncio.timeout(20):
-        with pytest.raises(asyncio.CancelledError):
-            await job
+    assert await ends(job)
+    assert job.cancelled()
