@@ -123,12 +123,12 @@ def run_until_done(work: Coroutine[Any, Any, T], say: Callable[[str], None]) -> 
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.remove_signal_handler(number)
                 if interrupts:  # threads may still be at work, and are waited for
-                    signal.signal(number, lambda *_: _end_now())
+                    signal.signal(number, _end_now)
 
     return asyncio.run(guard())
 
 
-def _end_now() -> NoReturn:
+def _end_now(*_: Any) -> NoReturn:
     if sys.stdout.isatty():
         os.write(sys.stdout.fileno(), b"\x1b[?25h\n")  # the live display hid the cursor
     os._exit(INTERRUPTED)

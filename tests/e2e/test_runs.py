@@ -1,5 +1,6 @@
 """Whole runs through the command line: a real engine, a real trainer, real sandboxes, a random policy."""
 
+import hashlib
 import json
 import os
 import signal
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from longtail.journal import list_trajectories, read_history
+from longtail.journal import list_trajectories, read_history, standing
 
 ROOT = Path(__file__).parents[2]
 SMALL = ["num_steps=3", "groups_per_step=2", "rollout.group_size=2", "eval.tasks=2", "trainer.lr=1e-2"]
@@ -80,6 +81,22 @@ def test_the_same_seed_gives_the_same_weights_and_a_kill_between_steps_changes_n
     driver.wait()
     longtail("train", "recipes/arithmetic.toml", *options(policy, killed, *more))
     assert same(tmp_path / "first", killed)
+
+
+def test_an_interrupted_run_says_where_it_goes_on_and_its_report_that_it_stopped(policy: Path, tmp_path: Path):
+    run = tmp_path / "run"
+    words = options(policy, run, "num_steps=1000", "trainer.checkpoint_every=1000")
+    command = [sys.executable, "-m", "longtail", "train", "recipes/arithmetic.toml", *words]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as driver:
+        assert driver.stdout is not None
+        while not driver.stdout.readline().startswith("step 3"):
+            assert driver.poll() is None
+        driver.send_signal(signal.SIGINT)
+        said = driver.stdout.read()
+    assert driver.returncode == 130
+    assert f"it goes on behind step {standing(run).step}\n" in said
+    assert f"{run}: stopped" in (run / "report.html").read_text()
+    assert not list(Path("/dev/shm").glob(f"longtail-{hashlib.sha256(str(run).encode()).hexdigest()[:16]}"))
 
 
 @pytest.mark.parametrize(
