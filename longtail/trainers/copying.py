@@ -40,7 +40,7 @@ def place_induction_heads(model: Any) -> None:
     frequencies = config.rope_parameters["rope_theta"] ** (-torch.arange(half) / half)
 
     def projection() -> torch.Tensor:  # (head, hidden), orthonormal rows
-        return torch.linalg.qr(torch.randn(hidden, head))[0].T
+        return _orthonormal(hidden, head).T
 
     with torch.no_grad():
         embedding = model.model.embed_tokens.weight
@@ -67,18 +67,23 @@ def place_induction_heads(model: Any) -> None:
         match = model.model.layers[1].self_attn
         slow = torch.zeros(half)
         slow[frequencies < 0.03] = 2.0  # coordinates that turn little between a token and its repetition
-        mixed = torch.cat([slow, slow])[:, None] * torch.linalg.qr(torch.randn(head, head))[0]
+        mixed = torch.cat([slow, slow])[:, None] * _orthonormal(head, head)
         match.k_proj.weight[:head] = mixed @ written[0]
-        match.q_proj.weight[: heads * head] = (mixed @ read).repeat(heads, 1)
+        match.q_proj.weight[: heads * head] = torch.cat([mixed @ read] * heads)
         copied = projection()
         match.v_proj.weight[:head] = copied
         match.o_proj.weight[:, :head] = copied.T * rms
 
 
+def _orthonormal(rows: int, columns: int) -> torch.Tensor:
+    """Random orthonormal columns."""
+    return cast("Any", torch.linalg).qr(torch.randn(rows, columns))[0]
+
+
 def drill_copying(model: Any, steps: int, *, seed: int = 0) -> Iterator[float]:
     """Train on spans of uniform random ids that repeat; yields the loss of each step, nats per repeated token."""
     generator = torch.Generator().manual_seed(seed)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=_LR, betas=(0.9, 0.95), weight_decay=0.1)
+    optimizer: Any = torch.optim.AdamW(model.parameters(), lr=_LR, betas=(0.9, 0.95), weight_decay=0.1)
     model.train()
     for step in range(steps):
         longest = _SHORT if step < steps // 2 else _LONG
