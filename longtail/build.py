@@ -282,8 +282,12 @@ _MAY_CHANGE = ("num_steps", "run_dir", "cluster", "max_lag", "engine", "sandbox"
 _MAY_CHANGE_WITHIN = (
     "trainer.checkpoint_every",
     "trainer.keep",
+    "rollout.attempt_s",
+    "rollout.backoff_s",
+    "rollout.failure_limit",
     "rollout.max_attempts",
     "rollout.retries",
+    "rollout.stall_s",
     "eval.every",  # the rest of it says what "before" and "after" are
     "sft.save_every",
     "sft.eval_every",

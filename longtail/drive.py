@@ -109,7 +109,10 @@ async def evaluate_run(
     config = problem.config
     if not problem.evaluations:
         raise UserError("nothing to evaluate; expected [env] and eval.tasks >= 1 in the configuration")
-    sampling = Sampling(max_tokens=config.sampling.max_tokens, temperature=temperature or config.eval.temperature)
+    sampling = Sampling(
+        max_tokens=config.sampling.max_tokens,
+        temperature=config.eval.temperature if temperature is None else temperature,
+    )
     results: dict[str, Json] = {"model": model}
     async with open_evaluation(problem, model) as rollouts:
         for split, tasks in problem.evaluations.items():

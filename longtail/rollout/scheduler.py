@@ -80,13 +80,12 @@ class Scheduler:
 
     @asynccontextmanager
     async def start(self, version: PolicyVersion) -> AsyncGenerator[Scheduler]:
-        """Admit groups until the block ends; then whatever is in flight is cancelled."""
+        """Serve take() until the block ends; then whatever is in flight is cancelled."""
         position = self._position()
         self._redo.extend(position.redo)
         self._next = position.next_index
         self._version = version
         self._progress_s = self._world.clock.now()
-        self._admit()
         try:
             yield self
         finally:
@@ -95,6 +94,7 @@ class Scheduler:
             await asyncio.gather(*self._running, return_exceptions=True)
 
     async def take(self, count: int) -> list[Group]:
+        self._admit()  # here and not in release(): an evaluation between two steps has the machine to itself
         self._progress_s = self._world.clock.now()  # nobody waited while a step was trained
         while True:
             if self._failure is not None:
@@ -113,7 +113,6 @@ class Scheduler:
         for group in groups:
             del self._alive[group.index]
         self._version = version
-        self._admit()
 
     async def once(self, tasks: Sequence[Task], *, name: str, sampling: Sampling) -> list[Group]:
         async def one(number: int, task: Task) -> Group:

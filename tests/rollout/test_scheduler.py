@@ -218,8 +218,9 @@ async def test_a_fault_in_the_scheduler_reaches_the_loop_as_the_first_cause():
 
 async def test_leaving_the_scheduler_cancels_what_is_in_flight_at_the_engine_too():
     world = world_of(delay=lambda request: 1e9)
-    async with Scheduler(world, TASKS, plan_of()).start(0):
-        await asyncio.sleep(0.05)
+    async with Scheduler(world, TASKS, plan_of()).start(0) as scheduler:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(scheduler.take(2), 0.05)
     assert len(world.engine.cancelled) == len(world.engine.requests) == 8
 
 
