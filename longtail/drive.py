@@ -98,7 +98,6 @@ def read_result(config: Config) -> dict[str, Json]:
         result[f"interval_{name}"] = list(wilson(success, n)) if n else None
         result[f"tasks_{name}"] = n
     result["train_seconds"] = round(sum(line["seconds"] - line.get("eval_s", 0.0) for line in lines), 1)
-    result["eval_seconds"] = round(sum(line.get("eval_s", 0.0) for line in lines), 1)
     return result
 
 
