@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from pydantic import BaseModel
-
-from longtail.config import Config
+from longtail.config import known_fields
 
 PAGE = Path(__file__).parent / "configuration.md"
 HEAD = """# Configuration
@@ -20,15 +18,11 @@ An unknown key is refused, with the nearest known one. This page is made from `l
 """
 
 
-def rows(section: type[BaseModel] = Config, prefix: str = "") -> Iterator[str]:
-    for name, field in section.model_fields.items():
-        candidates = (field.annotation, *getattr(field.annotation, "__args__", ()))
-        inner = [c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)]
-        if inner:
-            yield from rows(inner[0], f"{prefix}{name}.")
-            continue
-        default = "required" if field.is_required() else repr(field.get_default(call_default_factory=True))
-        yield f"| `{prefix}{name}` | `{default}` | {field.description or ''} |"
+def rows() -> Iterator[str]:
+    for key, field, is_section in known_fields():
+        if not is_section:
+            default = "required" if field.is_required() else repr(field.get_default(call_default_factory=True))
+            yield f"| `{key}` | `{default}` | {field.description or ''} |"
 
 
 def page() -> str:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import difflib
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic.fields import FieldInfo
 
 from longtail.errors import UserError
 
@@ -198,15 +199,14 @@ def validate_config(data: Mapping[str, Any]) -> Config:
         raise UserError(f"configuration {('key ' + repr(path)) if path else 'error'}: {message}{got}") from None
 
 
-def known_keys(section: type[BaseModel] = Config, prefix: str = "") -> list[str]:
-    """All dotted keys."""
-    keys: list[str] = []
+def known_fields(section: type[BaseModel] = Config, prefix: str = "") -> Iterator[tuple[str, FieldInfo, bool]]:
+    """(dotted key, field, whether it is a section) of everything that can be configured, sections before their keys."""
     for name, info in section.model_fields.items():
-        keys.append(prefix + name)
-        for candidate in (info.annotation, *getattr(info.annotation, "__args__", ())):
-            if isinstance(candidate, type) and issubclass(candidate, BaseModel):
-                keys += known_keys(candidate, f"{prefix}{name}.")
-    return keys
+        candidates = (info.annotation, *getattr(info.annotation, "__args__", ()))
+        inner = [c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)]
+        yield prefix + name, info, bool(inner)
+        for candidate in inner:
+            yield from known_fields(candidate, f"{prefix}{name}.")
 
 
 def dotted(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -221,7 +221,7 @@ def dotted(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _suggest(path: str) -> str:
-    keys = known_keys()
+    keys = [key for key, *_ in known_fields()]
     close = difflib.get_close_matches(path, keys, n=1, cutoff=0.6)
     if not close:
         leaf = path.rsplit(".", 1)[-1]

@@ -16,7 +16,7 @@ What it is: the whole of training, for single-turn prompts and for long tool-usi
 knows no implementation (build.py chooses them), no timers and no modes.
 
 Who waits for whom: `take` waits for groups; the trainer's step waits for nothing; with max_lag = 0 rollouts wait for
-`release`, with max_lag = k they run on while the trainer works.
+`release` and start in the next `take`, with max_lag = k they run on while the trainer works.
 
 Traditional, synchronous RL is this loop with max_lag = 0 and one turn per episode.
 """

@@ -43,7 +43,7 @@ async def sft(config: Config) -> AsyncGenerator[Any]:
     from longtail.algorithms.losses import CrossEntropy
     from longtail.data import pack_supervised
     from longtail.engines.renderer import HFRenderer
-    from longtail.trainers.sft import Fit, batches, fit
+    from longtail.trainers.sft import Fit, Progress, batches, fit
     from longtail.trainers.trainer import TorchTrainer
 
     how = check_sft(config)
@@ -76,9 +76,13 @@ async def sft(config: Config) -> AsyncGenerator[Any]:
         save_every=how.save_every,
         save_to=target,
     )
-    async for progress in fit(trainer, rows, steps, held, fitting):
-        yield progress
-    measured = await trainer.evaluate(pack_supervised(held, config.tokens_per_microbatch)) if held else {}
+    last: Progress | None = None
+    async for last in fit(trainer, rows, steps, held, fitting):
+        yield last
+    if last is not None:  # the last step measures
+        measured = {"nll": last.held_out_nll, "accuracy": last.held_out_accuracy}
+    else:  # the steps were done by a life that ended before it wrote the record
+        measured = await trainer.evaluate(pack_supervised(held, config.tokens_per_microbatch)) if held else {}
     await trainer.close()
     record = {
         "config": config.model_dump(mode="json"),

@@ -2,10 +2,10 @@
 
 Not a queue of requests (the engine batches those) and not the loop. One asyncio task per group, one per attempt.
 
-    tasks --admit()--> group task --run_attempt() x G--> ready --take()--> training --release()--> admit()
+    tasks --admit()--> group task --run_attempt() x G--> ready --take()--> training --release()
 
-Who waits for whom: attempts wait for a slot (`max_attempts`); take() waits for ready groups; admission waits for
-release(). Nothing else queues.
+Who waits for whom: attempts wait for a slot (`max_attempts`); take() waits for ready groups; admission happens
+in take(), up to the places that release() has freed. Nothing else queues.
 
 The staleness bound. A group admitted at version v must be trained by step v + max_lag: its deadline. With P groups per
 step at most (max_lag + 1) * P groups are alive (in flight, ready or being trained). take() picks ready groups by

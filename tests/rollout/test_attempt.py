@@ -73,13 +73,18 @@ async def test_an_episode_may_score_what_it_has_when_its_time_is_up():
     assert (ended.outcome, ended.reason, ended.reward) == (Outcome.DONE, "no time left", 0.5)
 
 
-async def test_an_engine_that_does_not_even_cancel_is_to_blame_for_the_time():
+def world_whose_engine_cannot_cancel(reason):
     world = world_of(chats, delay=lambda request: 1e6)
 
-    async def hang(key):
-        raise EngineError("no answer to cancel within 10 s")
+    async def cancel(key):
+        raise EngineError(reason)
 
-    world.engine.cancel = hang
+    world.engine.cancel = cancel
+    return world
+
+
+async def test_an_engine_that_does_not_even_cancel_is_to_blame_for_the_time():
+    world = world_whose_engine_cannot_cancel("no answer to cancel within 10 s")
     ended = await attempt(world)
     assert (ended.outcome, ended.reward) == (Outcome.INFRASTRUCTURE, None)
     assert "no answer to cancel" in ended.reason
@@ -96,12 +101,7 @@ async def test_a_conversation_that_fills_the_context_of_the_engine_ends_as_the_p
 
 
 async def test_a_dead_engine_does_not_swallow_the_cancellation_of_an_attempt():
-    world = world_of(chats, delay=lambda request: 1e6)
-
-    async def dead(key):
-        raise EngineError("the engine died")
-
-    world.engine.cancel = dead
+    world = world_whose_engine_cannot_cancel("the engine died")
     job = asyncio.create_task(run_attempt(world, ASSIGNMENT))
     await asyncio.sleep(0.01)
     job.cancel()
