@@ -99,31 +99,32 @@ def _sentence(error: Exception) -> str:
 def run_until_done(work: Coroutine[Any, Any, T], say: Callable[[str], None]) -> T:
     """Run to the end. The first Ctrl-C (or SIGTERM) cancels the work, which stops cleanly; the second ends at once."""
 
-    async def guard() -> T:
-        task = asyncio.ensure_future(work)
-        interrupts = 0
+    interrupts = 0
 
-        def interrupt() -> None:
+    async def guard() -> T:
+        task, loop = asyncio.ensure_future(work), asyncio.get_running_loop()
+
+        def stop() -> None:
+            say("stopping; press Ctrl-C again to stop at once")
+            task.cancel()
+
+        def interrupt(*_: Any) -> None:
             nonlocal interrupts
             interrupts += 1
             if interrupts > 1:
                 _end_now()
-            say("stopping; press Ctrl-C again to stop at once")
-            task.cancel()
+            loop.call_soon_threadsafe(stop)
 
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, interrupt)
+        before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             return await task
         except asyncio.CancelledError:
             say("stopped; the same command resumes")
             raise typer.Exit(INTERRUPTED) from None
         finally:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                loop.remove_signal_handler(number)
-                if interrupts:  # threads may still be at work, and are waited for
-                    signal.signal(number, _end_now)
+            if not interrupts:  # else threads and processes may still be at work, and are waited for
+                for number, handler in before.items():
+                    signal.signal(number, handler)
 
     return asyncio.run(guard())
 

@@ -65,7 +65,10 @@ class AlgorithmConfig(Section):
 
 
 class TrainerConfig(Section):
-    lr: float = Field(default=1e-4, gt=0, description="of AdamW, after the warm-up")
+    optimizer: Literal["adamw", "muon"] = Field(
+        default="adamw", description="muon: for the matrices inside the network, with AdamW for the rest"
+    )
+    lr: float = Field(default=1e-4, gt=0, description="after the warm-up")
     schedule: Literal["constant", "linear", "cosine"] = Field(
         default="constant", description="after the warm-up; linear and cosine end at 0 in the last step"
     )

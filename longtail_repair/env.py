@@ -30,7 +30,6 @@ from longtail_repair.grade import Checks, checks_in, grade, request
 RUNNER = Path(runner.__file__).read_bytes()  # shipped as run_tests.py
 _LIMITS = SandboxLimits(memory_mb=256, processes=16, workspace_mb=8, output_kb=16, seconds=10.0)
 _MAX_HITS = 5  # lines shown by search
-_MAX_ECHO = 4  # lines shown after an edit
 
 Passed = Mapping[str, bool]  # "tests/test_x.py::test_y" -> passed
 _grades: OrderedDict[Any, Passed] = OrderedDict()  # the same code gets the same grade: siblings often end alike
@@ -98,7 +97,7 @@ class RepairEnv(Env):
             new.pop()
         changed = [*lines[: start - 1], *new, *lines[end:]]
         await self._box.write(self._path(file), "".join(f"{line}\n" for line in changed).encode())
-        return _numbered(new[:_MAX_ECHO], start) or "deleted"
+        return f"lines {start} to {start + len(new) - 1} written" if new else "deleted"
 
     @tool
     async def test(self) -> str:

@@ -7,7 +7,6 @@ reinforcement learning has left to teach: to verify, to try again, to be accurat
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from random import Random
@@ -230,15 +229,20 @@ class _Expert:
         yield f"read {_short(path)}"
 
     def _edit(self, bug: dict[str, Any]) -> Script:
-        """Bring the function to its original form, or to a wrong one, one run of lines at a time."""
+        """Write the function anew, in its original form or in a wrong one.
+
+        A small model finds a bug best while it copies: at each token it asks only whether this one is right. To name
+        the line first it would have to see the bug before it says anything.
+        """
         path, name = bug["path"], bug["function"]
         target = (self._mistake(bug) if self._chance(self._habits.wrong) else None) or bug["original"]
         self._tried.add(target)
-        goal = self._box.text(path).replace(self._current[name], target)
+        before, _, _ = self._box.text(path).partition(self._current[name])
+        start = before.count("\n") + 1
+        end = start + self._current[name].count("\n")
         self._current[name] = target
         self._touched.add(path)
-        while (text := self._box.text(path)) != goal:
-            yield _first_edit(_short(path), text.splitlines(), goal.splitlines())
+        yield f"edit {_short(path)} {start} {end}\n{target}"
 
     def _mistake(self, bug: dict[str, Any]) -> str | None:
         """A wrong version of the function one edit away: mostly a wrong repair, sometimes a change of another line."""
@@ -246,26 +250,12 @@ class _Expert:
         base = current if self._chance(0.25) else bug["original"]
         for _ in range(8):
             mutation = mutate(base, self._rng)
-            if mutation is None or mutation.source in self._tried:
-                continue
-            if len(_changes(current.splitlines(), mutation.source.splitlines())) == 1:
+            if mutation is not None and mutation.source not in self._tried:
                 return mutation.source
         return None
 
     def _chance(self, probability: float) -> bool:
         return self._rng.random() < probability
-
-
-def _changes(old: Sequence[str], new: Sequence[str]) -> list[tuple[int, int, int, int]]:
-    """(start, end) of the old lines and (start, end) of the new ones, for each run that differs."""
-    matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
-    return [places for tag, *places in matcher.get_opcodes() if tag != "equal"]  # pyright: ignore[reportReturnType]
-
-
-def _first_edit(file: str, old: Sequence[str], new: Sequence[str]) -> str:
-    """The command for the first difference."""
-    start, end, new_start, new_end = _changes(old, new)[0]
-    return "\n".join([f"edit {file} {start + 1} {end}", *new[new_start:new_end]])
 
 
 def _short(path: str) -> str:

@@ -15,13 +15,14 @@ import sys
 from functools import lru_cache
 
 LINE_BUDGET = 1500  # executed lines and calls per statement of a test; below the recursion limit
+MAX_BITS, MAX_LENGTH = 20_000, 100_000  # of a value: what doubles at each line outgrows time and memory first
 MAX_SHOWN = 4  # failures printed
 MAX_REPR = 60  # characters of a printed value
 _ONLY_AST = 0x400  # ast.PyCF_ONLY_AST, without the cost of importing ast
 
 
 class NoEndError(BaseException):
-    """The code under test ran through its line budget."""
+    """The code under test ran through its line budget, or its values grew beyond use."""
 
 
 CAUGHT = (Exception, NoEndError, SystemExit)  # what code under test may end with; Ctrl-C is not its doing
@@ -102,7 +103,7 @@ class Modules:
             if event == "call" and frame.f_code.co_filename not in self.paths:
                 return None
             left -= 1
-            if left < 0:
+            if left < 0 or (left % 8 == 0 and outgrown(frame.f_locals.values())):
                 raise NoEndError
             return trace
 
@@ -112,6 +113,14 @@ class Modules:
             return function(*arguments)
         finally:
             sys.settrace(previous)
+
+
+def outgrown(values):
+    """Only plain values are asked: the length of another object is code under test."""
+    return any(
+        value.bit_length() > MAX_BITS if type(value) is int else type(value) in (str, list) and len(value) > MAX_LENGTH
+        for value in values
+    )
 
 
 @lru_cache(maxsize=4096)

@@ -1,7 +1,7 @@
 """The torch trainer: packed micro-batches in, one optimizer step out. One device: a CPU, or the GPU where there is one.
 
     micro-batch -> packed forward -> hidden states of the M source tokens -> head -> loss -> backward
-    ... summed over the micro-batches ... -> clip -> AdamW -> step
+    ... summed over the micro-batches ... -> clip -> optimizer -> step
 
 All torch work happens on one worker thread, so that the event loop is never blocked and order is program order.
 The same inputs give the same bits: no random numbers, one thread count, fixed order of sums.
@@ -32,6 +32,7 @@ from longtail.models.load import load_model, load_tokenizer
 from longtail.ports import Loss
 from longtail.trainers.checkpoint import read_tensors, write_directory, write_tensors
 from longtail.trainers.forward import Forward
+from longtail.trainers.optimizers import Optimizers
 from longtail.trainers.schedule import factor
 from longtail.types import LossInputs, MicroBatch, StepResult
 
@@ -40,8 +41,6 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
-
-MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 class TorchTrainer:
@@ -66,14 +65,7 @@ class TorchTrainer:
         self._reference = Forward(load_model(model).requires_grad_(False)) if reference else None
         self._tokenizer = load_tokenizer(model)
         self._parameters: dict[str, Tensor] = dict(self._forward.model.named_parameters())  # tied weights stand once
-        self._optimizer = torch.optim.AdamW(
-            self._parameters.values(),
-            lr=config.lr,
-            betas=config.betas,
-            eps=config.eps,
-            weight_decay=config.weight_decay,
-            fused=True,
-        )
+        self._optimizer = Optimizers(self._forward.model, config)
         self._step_number = 0
 
     @property
@@ -159,9 +151,7 @@ class TorchTrainer:
         norm = float(torch.nn.utils.clip_grad_norm_(self._parameters.values(), self._config.clip_norm))
         if not math.isfinite(norm):
             return norm, False
-        for group in self._optimizer.param_groups:
-            group["lr"] = rate
-        cast("Any", self._optimizer).step()
+        self._optimizer.step(rate)
         return norm, True
 
     def _evaluate(self, microbatches: Sequence[MicroBatch]) -> dict[str, float]:
@@ -180,17 +170,11 @@ class TorchTrainer:
     def _write(self, directory: Path) -> None:
         """A model directory that transformers can load, and beside it what resuming needs."""
         write_tensors(directory / "model.safetensors", self._parameters)  # the largest first: a full disk shows here
-        moments = {
-            f"{moment}/{name}": self._optimizer.state[parameter][moment]
-            for name, parameter in self._parameters.items()
-            for moment in MOMENTS
-            if parameter in self._optimizer.state
-        }
+        moments, optimizer_steps = self._optimizer.state()
         write_tensors(directory / "optimizer.safetensors", {"rng": torch.get_rng_state(), **moments})
-        counts = [int(state["step"]) for state in self._optimizer.state.values()]
         state = {
             "step": self._step_number,
-            "optimizer_steps": max(counts, default=0),
+            "optimizer_steps": optimizer_steps,
             "num_steps": self._num_steps,
             **_fingerprints(self._tokenizer),
         }
@@ -207,13 +191,10 @@ class TorchTrainer:
             raise UserError(f"{directory}: not a readable checkpoint: {error}") from error
         _check_fit(directory, state, self._tokenizer, weights, self._parameters)
         torch.set_rng_state(moments.pop("rng"))
-        self._optimizer.state.clear()
+        self._optimizer.load(moments, state["optimizer_steps"])
         with torch.no_grad():
             for name, parameter in self._parameters.items():
                 parameter.copy_(weights[name])
-                if moments:
-                    loaded = optimizer_state(parameter, name, moments, state["optimizer_steps"])
-                    self._optimizer.state[cast("Any", parameter)] = loaded
         self._step_number = state["step"]
 
 
@@ -239,14 +220,6 @@ class MetricSums:
             name: value / self.count for name, value in self._sums.items() if name not in whole and name != "loss_total"
         }
         return {"loss": self._sums.get("loss_total", 0.0), **means, **whole}
-
-
-def optimizer_state(
-    parameter: Tensor, name: str, moments: Mapping[str, Tensor], optimizer_steps: int
-) -> dict[str, Tensor]:
-    """What AdamW keeps of one parameter. All of it on the parameter's device, where the fused step wants it."""
-    loaded = {moment: moments[f"{moment}/{name}"].to(parameter.device) for moment in MOMENTS}
-    return {"step": torch.tensor(float(optimizer_steps), device=parameter.device), **loaded}
 
 
 def _prepare_thread(threads: int) -> None:
