@@ -174,23 +174,28 @@ def _short_digest(*wanted: Any) -> str:
 
 async def _fresh_model(config: Config, how: SftConfig, chats: Sequence[Chat], digest: str) -> Path:
     """A directory with untrained weights and a tokenizer trained on what is said in the chats. Made once."""
+    from longtail.trainers.checkpoint import write_directory
     from longtail.trainers.copying import drill_copying, place_induction_heads
     from longtail.trainers.tiny import new_model, new_tokenizer
 
     wanted = _short_digest(digest, how.vocab_size, how.tokenizer_chats, how.shape, how.copy_steps, config.seed)
     directory = config.directory / f"fresh-{wanted}"
-    if (directory / "model.safetensors").exists():
+    if directory.exists():
         return directory
     texts = (message.content for chat in chats[: how.tokenizer_chats] for message in chat)
     tokenizer = await asyncio.to_thread(new_tokenizer, texts, how.vocab_size)
-    tokenizer.save_pretrained(directory)
     model = new_model(tokenizer, seed=config.seed, **how.shape)
     if how.copy_steps:
         place_induction_heads(model)
         drill = drill_copying(model, how.copy_steps, seed=config.seed)
         while await asyncio.to_thread(next, drill, None) is not None:
             pass
-    model.save_pretrained(directory)
+
+    def fill(path: Path) -> None:
+        tokenizer.save_pretrained(path)
+        model.save_pretrained(path)
+
+    write_directory(directory, fill)
     return directory
 
 

@@ -74,12 +74,14 @@ def test_a_finished_imitation_is_left_alone_and_one_cut_off_before_its_record_ge
 
 
 def test_an_interrupt_is_heard_while_the_model_is_prepared(command, tmp_path: Path):
-    process = subprocess.Popen(
-        [sys.executable, "-m", "longtail", *command(1_000_000)], cwd=ROOT, stdout=subprocess.PIPE, text=True
-    )
-    assert until(lambda: list((tmp_path / "run").glob("fresh-*/tokenizer.json")))
-    os.kill(process.pid, signal.SIGINT)
-    output, _ = process.communicate(timeout=60)
+    words = [sys.executable, "-m", "longtail", *command(1_000_000)]
+    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert until(lambda: len(list((tmp_path / "run").glob("chats-*.jsonl"))) == 2)
+            os.kill(process.pid, signal.SIGINT)
+            output, _ = process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert process.returncode == 130, output
     assert "stopped; the same command resumes" in output
 
@@ -95,9 +97,12 @@ def test_the_second_interrupt_ends_the_making_of_chats_at_once_and_leaves_no_pro
     made = tmp_path / "pid"
     command = [sys.executable, "-m", "longtail", "sft", "slow.toml"]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
-        assert until(lambda: made.exists() and made.read_text().endswith("."))
-        os.kill(process.pid, signal.SIGINT)
-        assert "press Ctrl-C again" in process.stdout.readline()
-        os.kill(process.pid, signal.SIGINT)
-        assert process.wait(10) == 130
+        try:
+            assert until(lambda: made.exists() and made.read_text().endswith("."))
+            os.kill(process.pid, signal.SIGINT)
+            assert "press Ctrl-C again" in process.stdout.readline()
+            os.kill(process.pid, signal.SIGINT)
+            assert process.wait(10) == 130
+        finally:
+            process.kill()
     assert until(lambda: gone(int(made.read_text().rstrip("."))), 10)
