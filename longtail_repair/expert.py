@@ -33,7 +33,8 @@ class Habits:
     give_up: float = 0.1  # submits although the tests failed
     tries: int = 4  # rounds of repair before giving up
     lost: float = 0.1  # opens a file that has no bug first
-    search: float = 0.15  # looks for the function before opening its file
+    search: float = 0.05  # looks for the function although the tests told where it starts
+    search_hidden: float = 0.8  # looks for the function when a test shows another one
     list: float = 0.03  # lists the files first
     test_first: float = 0.03  # runs the tests first
     test_each: float = 0.5  # tests after each edit, not only after the last
@@ -219,7 +220,8 @@ class _Expert:
         pointed = [other for other in others if f" in {_short(other)}" in output]
         if path not in self._seen and f" in {_short(path)}" not in output and pointed:
             yield from self._open(pointed[0])
-        if path not in self._seen and self._chance(self._habits.search):
+        told = f" in {_short(path)} line {self._start(bug)}\n" in f"{output}\n"
+        if self._chance(self._habits.search if told else self._habits.search_hidden):
             yield f"search {bug['function']}"
         if path not in self._seen or (path in self._touched and self._chance(self._habits.reread)):
             yield from self._open(path)
@@ -237,12 +239,16 @@ class _Expert:
         path, name = bug["path"], bug["function"]
         target = (self._mistake(bug) if self._chance(self._habits.wrong) else None) or bug["original"]
         self._tried.add(target)
-        before, _, _ = self._box.text(path).partition(self._current[name])
-        start = before.count("\n") + 1
+        start = self._start(bug)
         end = start + self._current[name].count("\n")
         self._current[name] = target
         self._touched.add(path)
         yield f"edit {_short(path)} {start} {end}\n{target}"
+
+    def _start(self, bug: dict[str, Any]) -> int:
+        """The function's first line."""
+        before, _, _ = self._box.text(bug["path"]).partition(self._current[bug["function"]])
+        return before.count("\n") + 1
 
     def _mistake(self, bug: dict[str, Any]) -> str | None:
         """A wrong version of the function one edit away: mostly a wrong repair, sometimes a change of another line."""

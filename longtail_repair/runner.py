@@ -171,7 +171,7 @@ def short(path):
 
 
 def explain(error, modules):
-    """(what was raised, where in the code under test)."""
+    """(what was raised, the function under test that raised it)."""
     outcome = "no end" if isinstance(error, NoEndError) else type(error).__name__
     if isinstance(error, SyntaxError):
         return outcome, f"{short(error.filename or '')} line {error.lineno}"
@@ -180,18 +180,26 @@ def explain(error, modules):
     place = None
     trace = error.__traceback__
     while trace is not None:
-        path = trace.tb_frame.f_code.co_filename
-        if path in modules.paths:
-            place = short(path) if isinstance(error, NoEndError) else f"{short(path)} line {trace.tb_lineno}"
+        code = trace.tb_frame.f_code
+        if code.co_filename in modules.paths:
+            if code.co_name == "<module>":
+                place = f"{short(code.co_filename)} line {trace.tb_lineno}"
+            elif not code.co_name.startswith("<"):  # a comprehension stands inside of its function
+                place = start(code)
         trace = trace.tb_next
     return outcome, place
 
 
+def start(code):
+    """Where a function starts: an agent looks there first, whether it raised or returned a wrong value."""
+    return f"{short(code.co_filename)} line {code.co_firstlineno}"
+
+
 def home(expression, namespace):
-    """The file that defines the function called in the expression."""
+    """Where the function called in the expression starts."""
     called = namespace.get(expression.partition("(")[0])
     code = getattr(called, "__code__", None)
-    return short(code.co_filename) if code is not None else None
+    return start(code) if code is not None else None
 
 
 def run_test(statements, namespace, modules):

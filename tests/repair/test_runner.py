@@ -32,21 +32,21 @@ def package(source: str, test: str, imports: str = "f") -> dict[str, str]:
     ("source", "test", "expected"),
     [
         ("def f(x):\n    return x", "    assert f(1) == 1\n", "all 1 passed\n"),
-        ("def f(x):\n    return x", "    assert f(1) == 2\n", "0 of 1 passed\nFAIL f(1) -> 1 not 2 in m.py\n"),
-        ("def f(x):\n    return x > 0", "    assert f(0) is True\n", "FAIL f(0) -> False not True in m.py\n"),
-        ("def f(x):\n    return 1 // x", "    assert f(0) == 2\n", "FAIL f(0) -> ZeroDivisionError in m.py line 2\n"),
-        ("def f(x):\n    while x:\n        x += 1", "    assert f(1) == 2\n", "FAIL f(1) -> no end in m.py\n"),
-        ("def f(x):\n    return f(x)", "    assert f(1) == 2\n", "FAIL f(1) -> no end in m.py\n"),
-        ("def f(x):\n    return f(x * x)", "    assert f(3) == 2\n", "FAIL f(3) -> no end in m.py\n"),
-        ("def f(x):\n    while x:\n        x = x + x", "    assert f('a') == 2\n", "FAIL f('a') -> no end in m.py\n"),
-        ("def f(x):\n    raise SystemExit", "    assert f(1) == 2\n", "FAIL f(1) -> SystemExit in m.py line 2\n"),
+        ("def f(x):\n    return x", "    assert f(1) == 2\n", "0 of 1 passed\nFAIL f(1) -> 1 not 2 in m.py line 1\n"),
+        ("def f(x):\n    return x > 0", "    assert f(0) is True\n", "FAIL f(0) -> False not True in m.py line 1\n"),
+        ("def f(x):\n    return 1 // x", "    assert f(0) == 2\n", "FAIL f(0) -> ZeroDivisionError in m.py line 1\n"),
+        ("def f(x):\n    while x:\n        x += 1", "    assert f(1) == 2\n", "FAIL f(1) -> no end in m.py line 1\n"),
+        ("def f(x):\n    return f(x)", "    assert f(1) == 2\n", "FAIL f(1) -> no end in m.py line 1\n"),
+        ("def f(x):\n    return f(x * x)", "    assert f(3) == 2\n", "FAIL f(3) -> no end in m.py line 1\n"),
+        ("def f(x):\n    while x:\n        x = x + x", "    assert f('a') == 2\n", "FAIL f('a') -> no end in m.py line 1\n"),
+        ("def f(x):\n    raise SystemExit", "    assert f(1) == 2\n", "FAIL f(1) -> SystemExit in m.py line 1\n"),
         ("def f(x)\n    return x", "    assert f(1) == 1\n", "FAIL import -> SyntaxError in m.py line 1\n"),
         ("f = 1 // 0", "    assert f(1) == 1\n", "FAIL import -> ZeroDivisionError in m.py line 1\n"),
         ("g = 1", "    assert f(1) == 1\n", "FAIL import -> ImportError: cannot import name 'f' from 'p.m' (p/m.py)\n"),
         (
             "def f(x):\n    return 'a' * 99",
             "    assert f(1) == 'a'\n",
-            f"FAIL f(1) -> '{'a' * 56}... not 'a' in m.py\n",
+            f"FAIL f(1) -> '{'a' * 56}... not 'a' in m.py line 1\n",
         ),
         ("def f(x):\n    return x", "    y = f(2)\n    assert y == 2\n    assert f(y) == 2\n", "all 1 passed\n"),
         (
@@ -68,9 +68,9 @@ def test_failures_of_different_tests_come_first():
     lines = report(files).splitlines()
     assert lines == [
         "0 of 2 passed",
-        "FAIL f(1) -> 0 not 1 in m.py",
-        "FAIL g(3) -> 0 not 3 in m.py",
-        "FAIL f(2) -> 0 not 2 in m.py",
+        "FAIL f(1) -> 0 not 1 in m.py line 1",
+        "FAIL g(3) -> 0 not 3 in m.py line 4",
+        "FAIL f(2) -> 0 not 2 in m.py line 1",
     ]
 
 
