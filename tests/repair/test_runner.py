@@ -38,7 +38,11 @@ def package(source: str, test: str, imports: str = "f") -> dict[str, str]:
         ("def f(x):\n    while x:\n        x += 1", "    assert f(1) == 2\n", "FAIL f(1) -> no end in m.py line 1\n"),
         ("def f(x):\n    return f(x)", "    assert f(1) == 2\n", "FAIL f(1) -> no end in m.py line 1\n"),
         ("def f(x):\n    return f(x * x)", "    assert f(3) == 2\n", "FAIL f(3) -> no end in m.py line 1\n"),
-        ("def f(x):\n    while x:\n        x = x + x", "    assert f('a') == 2\n", "FAIL f('a') -> no end in m.py line 1\n"),
+        (
+            "def f(x):\n    while x:\n        x = x + x",
+            "    assert f('a') == 2\n",
+            "FAIL f('a') -> no end in m.py line 1\n",
+        ),
         ("def f(x):\n    raise SystemExit", "    assert f(1) == 2\n", "FAIL f(1) -> SystemExit in m.py line 1\n"),
         ("def f(x)\n    return x", "    assert f(1) == 1\n", "FAIL import -> SyntaxError in m.py line 1\n"),
         ("f = 1 // 0", "    assert f(1) == 1\n", "FAIL import -> ZeroDivisionError in m.py line 1\n"),
