@@ -174,7 +174,7 @@ def explain(error, modules):
     """(what was raised, the function under test that raised it)."""
     outcome = "no end" if isinstance(error, NoEndError) else type(error).__name__
     if isinstance(error, SyntaxError):
-        return outcome, f"{short(error.filename or '')} line {error.lineno}"
+        return outcome, place_of(error.filename or "", error.lineno)
     if isinstance(error, ImportError):
         return f"{outcome}: {error}", None
     place = None
@@ -183,7 +183,7 @@ def explain(error, modules):
         code = trace.tb_frame.f_code
         if code.co_filename in modules.paths:
             if code.co_name == "<module>":
-                place = f"{short(code.co_filename)} line {trace.tb_lineno}"
+                place = place_of(code.co_filename, trace.tb_lineno)
             elif not code.co_name.startswith("<"):  # a comprehension stands inside of its function
                 place = start(code)
         trace = trace.tb_next
@@ -192,7 +192,11 @@ def explain(error, modules):
 
 def start(code):
     """Where a function starts: an agent looks there first, whether it raised or returned a wrong value."""
-    return f"{short(code.co_filename)} line {code.co_firstlineno}"
+    return place_of(code.co_filename, code.co_firstlineno)
+
+
+def place_of(path, line):
+    return f"{short(path)} line {line}"
 
 
 def home(expression, namespace):

@@ -48,7 +48,9 @@ class Muon(torch.optim.Optimizer):
         gradient = parameter.grad
         assert gradient is not None
         state: dict[str, Any] = self.state[parameter]
-        buffer = state.setdefault("momentum_buffer", torch.zeros_like(parameter))
+        if "momentum_buffer" not in state:
+            state["momentum_buffer"] = torch.zeros_like(parameter)
+        buffer = state["momentum_buffer"]
         buffer.lerp_(gradient, 1 - momentum)
         return gradient.lerp(buffer, momentum)
 

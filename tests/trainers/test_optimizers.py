@@ -49,12 +49,22 @@ def test_a_direction_keeps_the_singular_vectors_and_evens_the_values(shape):
     assert values.max() < 1.3
 
 
-def test_muon_is_for_the_matrices_inside(model_dir):
-    model = AutoModelForCausalLM.from_pretrained(model_dir)
-    optimizers = Optimizers(model, TrainerConfig(optimizer="muon"))
+@pytest.fixture
+def model(model_dir):
+    return AutoModelForCausalLM.from_pretrained(model_dir)
+
+
+@pytest.fixture
+def optimizers(model):
+    """Muon and AdamW behind one step."""
+    made = Optimizers(model, TrainerConfig(optimizer="muon"))
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
-    optimizers.step(1e-3)
+    made.step(1e-3)
+    return made
+
+
+def test_muon_is_for_the_matrices_inside(model, optimizers):
     tensors, steps = optimizers.state()
     assert steps == 1
     inside = {key.partition("/")[2] for key in tensors if key.startswith("momentum_buffer/")}
@@ -63,13 +73,8 @@ def test_muon_is_for_the_matrices_inside(model_dir):
     assert rest == {name for name, _ in model.named_parameters()} - inside
 
 
-def test_loaded_state_lies_on_the_device_of_the_weights(model_dir):
-    model = AutoModelForCausalLM.from_pretrained(model_dir)
-    first = Optimizers(model, TrainerConfig(optimizer="muon"))
-    for parameter in model.parameters():
-        parameter.grad = torch.ones_like(parameter)
-    first.step(1e-3)
-    second = Optimizers(model.to("meta"), TrainerConfig(optimizer="muon"))
-    second.load(*first.state())
-    kept = [value for part in second._parts for state in part.state.values() for value in state.values()]
+def test_loaded_state_lies_on_the_device_of_the_weights(model, optimizers):
+    elsewhere = Optimizers(model.to("meta"), TrainerConfig(optimizer="muon"))
+    elsewhere.load(*optimizers.state())
+    kept = [value for part in elsewhere._parts for state in part.state.values() for value in state.values()]
     assert {tensor.device.type for tensor in kept} == {"meta"}
