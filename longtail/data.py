@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from longtail.types import Group, MicroBatch, ModelCall, PolicyVersion, Sample, Segment, Trajectory
+from longtail.types import Advantages, Group, MicroBatch, ModelCall, PolicyVersion, Sample, Segment, Trajectory
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 SPLIT_COST = 16  # a group is split over two micro-batches when at most 1/16 of one is computed twice for it
@@ -37,21 +37,21 @@ Spans = tuple[tuple[int, int], ...]
 
 
 def trajectories_to_samples(
-    groups_P: Sequence[Group], advantages_P_G: Sequence[Sequence[float] | None], normalization: str
+    groups_P: Sequence[Group], advantages_P: Sequence[Advantages | None], normalization: str
 ) -> list[Sample]:
     """Rows of all usable trajectories, each sampled token trained once.
 
-    `advantages_P_G[p]` is aligned with `groups_P[p].usable`; None drops the group. Weights are normalised over the
-    step: "token" gives each trained token the same, "sequence" each trajectory, "constant" divides by the number of
-    trajectories and the longest that the task allows, whatever was sampled.
+    `advantages_P[p]` is aligned with `groups_P[p].usable` and the model calls of each; None drops the group. Weights
+    are normalised over the step: "token" gives each trained token the same, "sequence" each trajectory, "constant"
+    divides by the number of trajectories and the longest that the task allows, whatever was sampled.
     """
-    assert len(groups_P) == len(advantages_P_G), "one list of advantages per group"
+    assert len(groups_P) == len(advantages_P), "advantages for each group"
     taken: list[tuple[Group, list[Sample]]] = []  # one entry per trajectory
-    for group, advantages_G in zip(groups_P, advantages_P_G, strict=True):
+    for group, advantages_G in zip(groups_P, advantages_P, strict=True):
         if advantages_G is None:
             continue
-        for trajectory, advantage in zip(group.usable, advantages_G, strict=True):
-            rows = list(_rows(trajectory, advantage))
+        for trajectory, of_turns in zip(group.usable, advantages_G, strict=True):
+            rows = list(_rows(trajectory, of_turns))
             if rows:
                 taken.append((group, rows))
     counts = [sum(sum(row.mask) for row in rows) for _, rows in taken]
@@ -70,9 +70,10 @@ def trajectories_to_samples(
     return samples_D
 
 
-def _rows(trajectory: Trajectory, advantage: float) -> Iterator[Sample]:
+def _rows(trajectory: Trajectory, of_turns: Sequence[float]) -> Iterator[Sample]:
     """Root-to-leaf paths; a call that several paths share is trained by the first of them."""
     calls = {call.index: call for call in trajectory.model_calls}
+    advantages = dict(zip(calls, of_turns, strict=True))
     parents = {call.parent for call in calls.values()}
     trained: set[int] = set()
     for leaf in calls.values():
@@ -81,8 +82,8 @@ def _rows(trajectory: Trajectory, advantage: float) -> Iterator[Sample]:
         path = _path(calls, leaf)
         new = [call for call in path if call.index not in trained and call.completion.ids]
         for temperature in sorted({call.temperature for call in new}):
-            here = {call.index for call in new if call.temperature == temperature}
-            yield _row(trajectory, path, here, temperature, advantage)
+            here = {call.index: advantages[call.index] for call in new if call.temperature == temperature}
+            yield _row(trajectory, path, here, temperature)
         trained.update(call.index for call in path)
 
 
@@ -93,12 +94,12 @@ def _path(calls: Mapping[int, ModelCall], leaf: ModelCall) -> list[ModelCall]:
     return path[::-1]
 
 
-def _row(
-    trajectory: Trajectory, path: Sequence[ModelCall], trained: set[int], temperature: float, advantage: float
-) -> Sample:
+def _row(trajectory: Trajectory, path: Sequence[ModelCall], trained: Mapping[int, float], temperature: float) -> Sample:
+    """`trained`: which calls this row trains, with their advantages."""
     ids: list[int] = []
     mask: list[bool] = []
     logprobs: list[float] = []
+    advantages: list[float] = []
     versions: list[PolicyVersion] = []
     for call in path:
         prompt, reply = len(call.delta_ids), call.completion
@@ -107,6 +108,7 @@ def _row(
         # The sampler's distribution was cut by top-p/top-k; the kept mass brings it back to the whole vocabulary.
         whole = (a + b for a, b in zip(reply.logprobs, reply.log_mass, strict=True))
         logprobs += [0.0] * prompt + list(whole)
+        advantages += [0.0] * prompt + [trained.get(call.index, 0.0)] * len(reply.ids)
         versions += [-1] * prompt + list(reply.versions)
     assert not mask[0], "a sampled token must stand behind a prompt"
     return Sample(
@@ -116,8 +118,8 @@ def _row(
         mask=tuple(mask),
         logprobs=tuple(logprobs),
         versions=tuple(versions),
+        advantages=tuple(advantages),
         temperature=temperature,
-        advantage=advantage,
         weight=0.0,
     )
 
@@ -137,9 +139,9 @@ class _Row:
     sources: Ints  # (M,) positions in `inputs`
     targets: Ints  # (M,)
     logprobs: Sequence[float]
+    advantages: Sequence[float]
     weights: Sequence[float]
     versions: Sequence[int]
-    advantage: float
     temperature: float
 
 
@@ -161,9 +163,9 @@ def pack(samples_D: Sequence[Sample], max_tokens: int) -> list[MicroBatch]:
                 ids=np.asarray(sample.ids, dtype=np.int64),
                 trained=trained,
                 logprobs=[sample.logprobs[i] for i in chosen],
+                advantages=[sample.advantages[i] for i in chosen],
                 weights=[sample.weight] * len(chosen),
                 versions=[sample.versions[i] for i in chosen],
-                advantage=sample.advantage,
                 temperature=sample.temperature,
             )
         )
@@ -186,9 +188,9 @@ def pack_supervised(
                 ids=np.asarray(ids, dtype=np.int64),
                 trained=trained,
                 logprobs=[0.0] * len(trained),
+                advantages=[1.0] * len(trained),
                 weights=(weights_T[trained] / total).tolist(),
                 versions=[0] * len(trained),
-                advantage=1.0,
                 temperature=1.0,
             )
         )
@@ -309,7 +311,7 @@ def _micro_batch(rows: Sequence[_Row]) -> MicroBatch:
         sources=_flat(sources),
         target_ids=_flat([row.targets for row in rows]),
         logprobs=tuple(x for row in rows for x in row.logprobs),
-        advantages=tuple(row.advantage for row in rows for _ in row.weights),
+        advantages=tuple(x for row in rows for x in row.advantages),
         weights=tuple(x for row in rows for x in row.weights),
         temperatures=tuple(row.temperature for row in rows for _ in row.weights),
         versions=tuple(x for row in rows for x in row.versions),

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from longtail.types import (
+    Advantages,
     Call,
     Completion,
     Event,
@@ -100,18 +101,18 @@ def checkpoint_saved(*, step: int, checkpoint: str) -> Event:
 def step_committed(
     step: int,
     groups: Sequence[Group],
-    advantages: Sequence[Sequence[float] | None],
+    advantages: Sequence[Advantages | None],
     result: StepResult,
     *,
     checkpoint: str = "",
 ) -> Event:
-    """Written by Journal.commit. `advantages` as the loop has them: one per usable trajectory, None for a group that
-    was left out. `checkpoint` is relative to the run directory; "" when none was due."""
+    """Written by Journal.commit. `advantages` as the loop has them: None for a group that was left out. `checkpoint` is
+    relative to the run directory; "" when none was due."""
     by_id = {
-        trajectory.id: advantage
+        trajectory.id: list(of_turns)
         for group, of_group in zip(groups, advantages, strict=True)
         if of_group is not None
-        for trajectory, advantage in zip(group.usable, of_group, strict=True)
+        for trajectory, of_turns in zip(group.usable, of_group, strict=True)
     }
     return Event(
         kind=STEP_COMMITTED,
@@ -210,6 +211,7 @@ def tool_returned(trajectory_id: str, call: ToolCall) -> Event:
             "arguments": dict(call.arguments),
             "result": call.result,
             "error": call.error,
+            "progress": call.progress,
             "started_s": call.started_s,
             "ended_s": call.ended_s,
         },

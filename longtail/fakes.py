@@ -17,6 +17,7 @@ from typing import Any
 
 from longtail.errors import EngineError, SandboxLost
 from longtail.types import (
+    Advantages,
     Completion,
     EngineStats,
     Event,
@@ -277,7 +278,7 @@ class MemoryJournal:
         return self.committed[-1][0] if self.committed else 0
 
     async def commit(
-        self, step: int, groups: Sequence[Group], advantages: Sequence[Sequence[float] | None], result: StepResult
+        self, step: int, groups: Sequence[Group], advantages: Sequence[Advantages | None], result: StepResult
     ) -> None:
         self.committed.append((step, [group.id for group in groups]))
 

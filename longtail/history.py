@@ -6,7 +6,7 @@ run.resumed rolled back is left out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from longtail import events as ev
@@ -32,7 +32,7 @@ class CommittedStep:
     groups: tuple[str, ...]  # trained
     indices: tuple[int, ...]  # admission numbers of the trained groups
     dropped: Mapping[str, int]  # group id -> admission number, dropped since the step before
-    advantages: Mapping[str, float]  # by trajectory id; without the groups that were left out
+    advantages: Mapping[str, Sequence[float]]  # by trajectory id, one a turn; without the groups that were left out
     metrics: Mapping[str, float | None]
     seconds: float
     checkpoint: str  # relative to the run directory; "" when it has none
@@ -159,7 +159,7 @@ class TrajectorySummary:
     tokens: int = 0  # sampled
     seconds: float = 0.0
     step: int | None = None  # the live step that trained it
-    advantage: float | None = None
+    advantages: Sequence[float] = ()  # one a turn; () when it was not trained
     superseded: bool = False  # a resumed run rolled its group back
     at_s: float = 0.0  # start, seconds since the epoch
 
@@ -198,10 +198,10 @@ def summaries(events: Iterable[Event]) -> list[TrajectorySummary]:
             for line in lines.values():
                 line.superseded |= line.split == "train" and line.group_id not in settled
     trained = {group: s.step for s in past.steps for group in s.groups}
-    advantages = {id_: advantage for s in past.steps for id_, advantage in s.advantages.items()}
+    advantages = {id_: of_turns for s in past.steps for id_, of_turns in s.advantages.items()}
     for line in lines.values():
         line.step = trained.get(line.group_id)
-        line.advantage = advantages.get(line.id)
+        line.advantages = advantages.get(line.id, ())
     return list(lines.values())
 
 

@@ -32,7 +32,7 @@ from longtail import events
 from longtail.config import Config
 from longtail.data import pack, trajectories_to_samples
 from longtail.ports import Journal, Loss, Rollouts, Tracer, Trainer, WeightSync
-from longtail.types import Group, PolicyVersion, Sampling, StepResult, Tally, Task
+from longtail.types import Advantages, Group, PolicyVersion, Sampling, StepResult, Tally, Task
 
 
 class Algorithm(Protocol):
@@ -44,7 +44,7 @@ class Algorithm(Protocol):
     @property
     def normalization(self) -> str: ...
 
-    def advantages(self, group: Group) -> list[float] | None: ...
+    def advantages(self, group: Group) -> Advantages | None: ...
 
 
 class Starter(Protocol):
@@ -83,14 +83,14 @@ async def train(run: Run) -> int:
             with run.trace.step(step):
                 await evaluate(run, rollouts, step)
                 groups_P = await rollouts.take(config.groups_per_step)
-                advantages_P_G = [run.algorithm.advantages(group) for group in groups_P]
-                samples_D = trajectories_to_samples(groups_P, advantages_P_G, run.algorithm.normalization)
+                advantages_P = [run.algorithm.advantages(group) for group in groups_P]
+                samples_D = trajectories_to_samples(groups_P, advantages_P, run.algorithm.normalization)
                 microbatches = pack(samples_D, max_tokens=config.tokens_per_microbatch)
                 with run.trace.busy("train"):
                     result = await run.trainer.step(microbatches, loss=run.algorithm.loss)
                 step += 1
                 with run.trace.busy("commit"):  # only this makes the step real
-                    await run.journal.commit(step, groups_P, advantages_P_G, result)
+                    await run.journal.commit(step, groups_P, advantages_P, result)
                 with run.trace.busy("sync"):
                     await run.weights.publish(run.trainer, version=step)
                 rollouts.release(groups_P, version=step)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from longtail.types import (
+    Advantages,
     Completion,
     EngineStats,
     Event,
@@ -172,7 +173,7 @@ class Journal(Protocol):
         ...
 
     async def commit(
-        self, step: int, groups: Sequence[Group], advantages: Sequence[Sequence[float] | None], result: StepResult
+        self, step: int, groups: Sequence[Group], advantages: Sequence[Advantages | None], result: StepResult
     ) -> None:
         """Make the step real: the trained groups, the weights and the counters as one cut."""
         ...
@@ -242,6 +243,10 @@ class Ctx(Protocol):
 
     async def tool(self, name: str, arguments: Mapping[str, Json], run: Callable[[], Awaitable[str]]) -> ToolCall:
         """Run one tool call and record it. A raised Exception that is not a LongtailError becomes the call's error."""
+        ...
+
+    def progress(self, reward: float) -> None:
+        """Say, while a tool runs, what the attempt would be rewarded with if it ended behind this call."""
         ...
 
     async def event(self, kind: str, **data: Json) -> None: ...

@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 Json = Any
+Advantages = Sequence[Sequence[float]]  # (G, turns): of the usable attempts of a group, one for each model call
 PolicyVersion = int  # optimizer steps taken by the run when the weights were published; 0 is the warm start
 
 
@@ -159,6 +160,7 @@ class ToolCall:
     arguments: Mapping[str, Json]
     result: str
     error: str | None = None  # a typed reason when the call was refused or failed
+    progress: float | None = None  # what the attempt would be rewarded with if it ended now, where that is known
     started_s: float = 0.0
     ended_s: float = 0.0
 
@@ -252,8 +254,8 @@ class Sample:
         float, ...
     ]  # (T,) nats of the sampler over the untruncated distribution at `temperature`; 0 elsewhere
     versions: tuple[PolicyVersion, ...]  # (T,) -1 where not sampled
+    advantages: tuple[float, ...]  # (T,) 0 where not trained
     temperature: float
-    advantage: float
     weight: float  # of each trained token in the loss, already normalised over the whole step
 
 

@@ -25,10 +25,11 @@ from longtail.errors import PolicyFailure, SandboxLost
 from longtail.ports import Ctx, Sandbox
 from longtail.types import ExecResult, Message, SandboxLimits, SandboxSpec, Score, Task
 from longtail_repair import runner
-from longtail_repair.grade import Checks, checks_in, grade, request
+from longtail_repair.grade import checks_in, grade, request
 
 RUNNER = Path(runner.__file__).read_bytes()  # shipped as run_tests.py
 _LIMITS = SandboxLimits(memory_mb=256, processes=16, workspace_mb=8, output_kb=16, seconds=10.0)
+_VALUES = ("python", "-I", "run_tests.py", "--values")  # evaluates the calls of the tests: grade.py
 _MAX_HITS = 5  # lines shown by search
 
 Passed = Mapping[str, bool]  # "tests/test_x.py::test_y" -> passed
@@ -38,7 +39,8 @@ _MAX_GRADES = 4096
 
 class RepairEnv(Env):
     """`show_failing` starts with the failing tests in the prompt; `explain` tells a model that was not trained on this
-    environment about its commands. The rest are the weights of the reward's parts."""
+    environment about its commands. `progress` grades the package behind each edit, for credit by turn. The rest are the
+    weights of the reward's parts."""
 
     max_observation = 1200
 
@@ -47,17 +49,19 @@ class RepairEnv(Env):
         *,
         show_failing: bool = True,
         explain: bool = False,
+        progress: bool = False,
         solved: float = 1.0,
         fixed: float = 0.2,
         steps: float = -0.05,
         format: float = 0.05,  # noqa: A002 - the name of the part
     ) -> None:
-        self._show_failing, self._explain = show_failing, explain
+        self._show_failing, self._explain, self._progress = show_failing, explain, progress
         self._weights = {"solved": solved, "fixed": fixed, "steps": steps, "format": format}
 
     async def setup(self, task: Task, ctx: Ctx) -> Sequence[Message]:
         self._task, self._ctx, self._broken = task, ctx, False
         self._package: str = task.data["package"]
+        self._checks = checks_in(task.data["files"])
         self._box: Sandbox = await ctx.sandbox(workspace(task))
         modules = [self._short(path) for path in task.data["files"] if path.startswith(f"{self._package}/")]
         names = " ".join(name for name in modules if name != "__init__.py")
@@ -97,19 +101,32 @@ class RepairEnv(Env):
             new.pop()
         changed = [*lines[: start - 1], *new, *lines[end:]]
         await self._box.write(self._path(file), "".join(f"{line}\n" for line in changed).encode())
+        if self._progress:
+            await self._say_progress()
         return f"lines {start} to {start + len(new) - 1} written" if new else "deleted"
 
     @tool
     async def test(self) -> str:
         """run the tests"""
-        result = await self._run_tests()
+        result = await self._run(["python", "run_tests.py"])
         if result.timed_out:
             return "the tests ran out of time"
         text = decode(result.stdout).rstrip()
         return text or (decode(result.stderr).strip().splitlines() or ["the tests said nothing"])[-1]
 
-    async def _run_tests(self) -> ExecResult:
-        result = await self._exec(self._box, ["python", "run_tests.py"])
+    async def _say_progress(self) -> None:
+        """Grade the package where the agent works, as long as the runner there is ours. What counts is score()."""
+        try:
+            ours = await self._box.read("run_tests.py") == RUNNER
+        except OSError:
+            return
+        if ours:
+            result = await self._run(_VALUES, stdin=request(self._checks))
+            self._ctx.progress(self._scored(grade(self._checks, result.stdout))["reward"])
+
+    async def _run(self, argv: Sequence[str], stdin: bytes = b"") -> ExecResult:
+        """In the agent's sandbox. Raises PolicyFailure where the code under test breaks it."""
+        result = await self._exec(self._box, argv, stdin)
         if result is None:
             self._broken = True
             raise PolicyFailure("the code broke its sandbox")
@@ -131,11 +148,9 @@ class RepairEnv(Env):
         return "done"
 
     async def score(self) -> Score:
-        checks = checks_in(self._task.data["files"])
-        if self._broken:
-            passed: Passed = dict.fromkeys(checks, False)
-        else:
-            passed = await self._grade(await self._left(), checks)
+        return self._scored(self._none_pass() if self._broken else await self._grade(await self._left()))
+
+    def _scored(self, passed: Passed) -> dict[str, float]:
         failed = set(self._task.data["failed"])
         mended = sum(ok for name, ok in passed.items() if name in failed)
         broken = sum(not ok for name, ok in passed.items() if name not in failed)
@@ -147,6 +162,9 @@ class RepairEnv(Env):
         }
         return {"reward": sum(self._weights[name] * part for name, part in parts.items()), **parts}
 
+    def _none_pass(self) -> Passed:
+        return dict.fromkeys(self._checks, False)
+
     async def _left(self) -> dict[str, bytes] | None:
         """The package as the agent left it, its sandbox closed. None: its code wrote more than can be read back."""
         try:
@@ -156,23 +174,23 @@ class RepairEnv(Env):
         await self._box.close()
         return package_files(left.files, self._package)
 
-    async def _grade(self, files: Mapping[str, bytes] | None, checks: Mapping[str, Checks]) -> Passed:
+    async def _grade(self, files: Mapping[str, bytes] | None) -> Passed:
         if files is None:
-            return dict.fromkeys(checks, False)
+            return self._none_pass()
         if files == package_files(workspace(self._task).files, self._package):
-            return {name: name not in self._task.data["failed"] for name in checks}
+            return {name: name not in self._task.data["failed"] for name in self._checks}
         key = (self._task.id, tuple(sorted(files.items())))
         if key not in _grades:
-            _grades[key] = await self._run_checks(files, checks)
+            _grades[key] = await self._run_checks(files)
             if len(_grades) > _MAX_GRADES:
                 _grades.popitem(last=False)
         return _grades[key]
 
-    async def _run_checks(self, files: Mapping[str, bytes], checks: Mapping[str, Checks]) -> Passed:
+    async def _run_checks(self, files: Mapping[str, bytes]) -> Passed:
         box = await self._ctx.sandbox(SandboxSpec(files={**files, "run_tests.py": RUNNER}, limits=_LIMITS))
-        result = await self._exec(box, ["python", "-I", "run_tests.py", "--values"], stdin=request(checks))
+        result = await self._exec(box, _VALUES, stdin=request(self._checks))
         await box.close()
-        return grade(checks, b"" if result is None else result.stdout)
+        return grade(self._checks, b"" if result is None else result.stdout)
 
     async def _hits(self, paths: Sequence[str], text: str) -> list[str]:
         files = {path: await self._lines(path) or [] for path in paths}

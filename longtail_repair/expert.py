@@ -130,6 +130,9 @@ class _Stage:
     async def tool(self, name: str, arguments: Mapping[str, Json], run: Callable[[], Awaitable[str]]) -> ToolCall:
         return ToolCall(index=0, key="", name=name, arguments=arguments, result=await run())
 
+    def progress(self, reward: float) -> None:
+        pass
+
     async def event(self, kind: str, **data: Json) -> None:
         pass
 

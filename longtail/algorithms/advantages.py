@@ -2,6 +2,11 @@
 
 Each function takes the rewards of the usable members alone. Members without a signal (all rewards equal, or a single
 member where a baseline is needed) get exactly 0.0.
+
+Credit by turn: where the environment says after a tool call what the attempt would be rewarded with if it ended there,
+a turn's gain is what it added, and its return the gains from there on, weighted by powers of `decay`. (Generalized
+advantage estimation, Schulman et al. 2016, equation 16: progress stands for the value, `decay` for lambda.) A turn is
+then compared with the same turn of the other attempts.
 """
 
 from __future__ import annotations
@@ -9,6 +14,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
+
+from longtail.types import ModelCall, Trajectory
 
 Baseline = Literal["mean_std", "mean", "leave_one_out", "none"]
 
@@ -51,6 +58,42 @@ ESTIMATORS: Mapping[Baseline, Callable[[Sequence[float]], list[float]]] = {
     "leave_one_out": leave_one_out,
     "none": no_baseline,
 }
+
+
+def gains(trajectory: Trajectory) -> list[float]:
+    """Reward added in each turn, one for each model call; in all, the reward. Without progress the last turn has it."""
+    added: list[float] = []
+    stands = 0.0
+    for call in trajectory.calls:
+        if isinstance(call, ModelCall):
+            added.append(0.0)
+        elif call.progress is not None and added:
+            added[-1] += call.progress - stands
+            stands = call.progress
+    if added:
+        assert trajectory.reward is not None, "a usable trajectory has a reward"
+        added[-1] += trajectory.reward - stands
+    return added
+
+
+def returns(gains_T: Sequence[float], decay: float) -> list[float]:
+    """From each turn on: gain + decay x what the next turn returns."""
+    total, returns_T = 0.0, list(gains_T)
+    for turn in reversed(range(len(gains_T))):
+        returns_T[turn] = total = gains_T[turn] + decay * total
+    return returns_T
+
+
+def by_turn(
+    returns_G_T: Sequence[Sequence[float]], estimator: Callable[[Sequence[float]], list[float]]
+) -> list[list[float]]:
+    """Each turn's return against the same turn of the members that have it."""
+    advantages_G_T: list[list[float]] = [[] for _ in returns_G_T]
+    for turn in range(max(map(len, returns_G_T), default=0)):
+        members = [g for g, returns_T in enumerate(returns_G_T) if turn < len(returns_T)]
+        for g, advantage in zip(members, estimator([returns_G_T[g][turn] for g in members]), strict=True):
+            advantages_G_T[g].append(advantage)
+    return advantages_G_T
 
 
 def _equal(rewards_G: Sequence[float]) -> bool:

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, get_args, get_type_hints
 
-from longtail.algorithms.advantages import ESTIMATORS, Baseline
+from longtail.algorithms.advantages import ESTIMATORS, Baseline, by_turn, gains, returns
 from longtail.algorithms.losses import PolicyLoss
 from longtail.errors import UserError
-from longtail.types import Group
+from longtail.types import Advantages, Group
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,17 +19,26 @@ class Algorithm:
 
     name: str
     baseline: Baseline = "mean_std"
+    credit: Literal["trajectory", "turn"] = "trajectory"  # turn: each by what it and the turns behind it gain
+    decay: float = 0.5  # turn: what the next turn gains counts so much
     normalization: Literal["token", "sequence", "constant"] = "token"  # data.trajectories_to_samples()
     zero_variance: Literal["keep", "drop"] = "drop"  # groups whose advantages are all zero: they cost a full backward
     loss: PolicyLoss = field(default_factory=PolicyLoss)
 
-    def advantages(self, group: Group) -> list[float] | None:
-        """One advantage per usable member, aligned with `group.usable`; None: the group teaches nothing."""
-        rewards_G = [trajectory.reward for trajectory in group.usable if trajectory.reward is not None]
-        if not rewards_G:
+    def advantages(self, group: Group) -> Advantages | None:
+        """Aligned with `group.usable` and the model calls of each member; None: the group teaches nothing."""
+        if not group.usable:
             return None
+        advantages_G = self._by_turn(group) if self.credit == "turn" else self._by_trajectory(group)
+        return None if self.zero_variance == "drop" and not any(map(any, advantages_G)) else advantages_G
+
+    def _by_trajectory(self, group: Group) -> Advantages:
+        rewards_G = [trajectory.reward for trajectory in group.usable if trajectory.reward is not None]
         advantages_G = ESTIMATORS[self.baseline](rewards_G)
-        return None if self.zero_variance == "drop" and not any(advantages_G) else advantages_G
+        return [[advantage] * len(t.model_calls) for t, advantage in zip(group.usable, advantages_G, strict=True)]
+
+    def _by_turn(self, group: Group) -> Advantages:
+        return by_turn([returns(gains(t), self.decay) for t in group.usable], ESTIMATORS[self.baseline])
 
     @property
     def needs_reference(self) -> bool:

@@ -86,8 +86,8 @@ def episodes(groups: int, shared: float) -> list[Sample]:
                     mask=tuple(mask),
                     logprobs=tuple(-6.9 if said else 0.0 for said in mask),
                     versions=tuple(0 if said else -1 for said in mask),
+                    advantages=(rng.choice((-1.0, 1.0)),) * len(mask),
                     temperature=1.0,
-                    advantage=rng.choice((-1.0, 1.0)),
                     weight=1e-4,
                 )
             )
@@ -180,7 +180,7 @@ def _bare(model: str, samples: list[Sample]) -> Seconds:
 def _trl(model: str, samples: list[Sample], shared: float, scratch: Path) -> Generator[Seconds]:
     """TRL's own loop in its own process, stopped before each step until it is its turn."""
     rows = [
-        {"ids": sample.ids, "mask": sample.mask, "prompt": sample.mask.index(True), "advantage": sample.advantage}
+        {"ids": sample.ids, "mask": sample.mask, "prompt": sample.mask.index(True), "advantage": sample.advantages[0]}
         for sample in samples
     ]
     job = scratch / f"trl-{shared}.json"

@@ -26,7 +26,7 @@ from longtail.journal.lock import RunLock
 from longtail.journal.reader import read_events, standing
 from longtail.journal.writer import Writer
 from longtail.ports import Trainer
-from longtail.types import Event, Group, StepResult
+from longtail.types import Advantages, Event, Group, StepResult
 
 _SIGNS_OF_LIFE = (ev.RUN_RESUMED, ev.VERSION_PUBLISHED, ev.GROUP_ADMITTED, ev.ATTEMPT_STARTED, ev.STEP_COMMITTED)
 
@@ -107,7 +107,7 @@ class SqliteJournal:
         return self._position
 
     async def commit(
-        self, step: int, groups: Sequence[Group], advantages: Sequence[Sequence[float] | None], result: StepResult
+        self, step: int, groups: Sequence[Group], advantages: Sequence[Advantages | None], result: StepResult
     ) -> None:
         assert step == self._step + 1, f"step {step} must follow the last committed step {self._step}"
         name = await self._save(step) if step % self._checkpoint_every == 0 else ""

@@ -51,8 +51,8 @@ def facts(episode: Episode) -> list[tuple[str, str]]:
         ("reward", reward_line(trajectory.reward, trajectory.score)),
         ("cost", cost),
     ]
-    if summary.advantage is not None:
-        rows.insert(5, ("advantage", f"{summary.advantage:+.4g}"))
+    if summary.advantages:
+        rows.insert(5, ("advantage", advantage_line(summary.advantages)))
     return rows
 
 
@@ -69,6 +69,12 @@ def reward_line(reward: float | None, score: Score) -> str:
         return "none"
     parts = ", ".join(f"{name} {number(value)}" for name, value in score.items()) if isinstance(score, Mapping) else ""
     return number(reward) + (f" ({parts})" if parts else "")
+
+
+def advantage_line(advantages: Sequence[float]) -> str:
+    """One number where all turns have the same."""
+    shown = [f"{advantage:+.4g}" for advantage in advantages]
+    return shown[0] if len(set(shown)) == 1 else "by turn " + " ".join(shown)
 
 
 def _prompt(task: Task | None) -> Iterator[Block]:

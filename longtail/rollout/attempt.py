@@ -80,6 +80,7 @@ class AttemptCtx:
         self._world = world
         self._recorder = recorder
         self._tools = 0
+        self._progress: float | None = None  # of the tool call that runs
         self._sandboxes: list[Sandbox] = []
 
     async def sandbox(self, spec: SandboxSpec) -> Sandbox:
@@ -94,6 +95,7 @@ class AttemptCtx:
         key = f"{self._recorder.trajectory_id}/t{self._tools}"
         self._tools += 1
         started, error = self._world.clock.now(), None
+        self._progress = None
         with self._world.trace.busy("tool", tool=name):
             try:
                 async with self._time_limit.wait():
@@ -109,11 +111,15 @@ class AttemptCtx:
             arguments=arguments,
             result=result,
             error=error,
+            progress=self._progress,
             started_s=started,
             ended_s=self._world.clock.now(),
         )
         await self._recorder.tool_call(call)
         return call
+
+    def progress(self, reward: float) -> None:
+        self._progress = checked_reward(reward)
 
     async def event(self, kind: str, **data: Json) -> None:
         await self._recorder.note(kind, data)
@@ -187,6 +193,14 @@ def checked_score(score: object) -> Score:
         raise TaskError(f"the score must be a number, or numbers by name, got {score!r:.200}") from error
     if not math.isfinite(sum(checked.values()) if isinstance(checked, dict) else checked):
         raise TaskError(f"the score must be a finite number, got {score!r:.200}")
+    return checked
+
+
+def checked_reward(reward: object) -> float:
+    """A plain finite number. Raises TaskError for anything else."""
+    checked = checked_score(reward)
+    if not isinstance(checked, float):
+        raise TaskError(f"the progress must be a finite number, got {reward!r:.200}")
     return checked
 
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 import pickle
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longtail.algorithms.advantages import ESTIMATORS
+from longtail.algorithms.advantages import ESTIMATORS, gains
 from longtail.algorithms.presets import PRESETS, preset
 from longtail.errors import UserError
-from longtail.types import Group, Outcome, Task, Trajectory
+from longtail.types import Completion, Finish, Group, ModelCall, Outcome, Task, ToolCall, Trajectory
 
 rewards_lists = st.lists(st.floats(-10, 10).map(lambda x: round(x, 3)), min_size=1, max_size=9)
 
@@ -51,6 +52,15 @@ def test_equal_rewards_give_exactly_zero(reward, size, baseline):
     assert ESTIMATORS[baseline]([reward] * size) == [0.0] * size
 
 
+def call(index):
+    done = Completion(ids=(1,), logprobs=(-1.0,), log_mass=(0.0,), versions=(0,), finish=Finish.STOP)
+    return ModelCall(index=index, parent=index - 1 if index else None, delta_ids=(2,), completion=done)
+
+
+def tool_call(index, progress):
+    return ToolCall(index=index, key="k", name="edit", arguments={}, result="", progress=progress)
+
+
 def group(rewards, name="g"):
     members = tuple(
         Trajectory(
@@ -59,13 +69,17 @@ def group(rewards, name="g"):
             group_id=name,
             member=m,
             attempt=0,
-            calls=(),
+            calls=(call(0),),
             outcome=Outcome.DONE if reward is not None else Outcome.INFRASTRUCTURE,
             reward=reward,
         )
         for m, reward in enumerate(rewards)
     )
     return Group(id=name, index=0, task=Task(id="same prompt"), epoch=0, trajectories=members, version_first=0)
+
+
+def flat(advantages):
+    return [x for of_turns in advantages for x in of_turns]
 
 
 def test_r15_only_usable_members_count():
@@ -78,12 +92,12 @@ def test_r15_only_usable_members_count():
         "none": [None, None, None, None],
     }.items()}  # fmt: skip
     advantages = {name: algorithm.advantages(g) for name, g in sizes.items()}
-    assert advantages["three"] == pytest.approx([1.0, -0.5, -0.5])  # divided by usable - 1
-    assert advantages["four"] == pytest.approx([2 / 3, -2 / 3, -2 / 3, 2 / 3])
+    assert flat(advantages["three"]) == pytest.approx([1.0, -0.5, -0.5])  # divided by usable - 1
+    assert flat(advantages["four"]) == pytest.approx([2 / 3, -2 / 3, -2 / 3, 2 / 3])
     assert advantages["one"] is None
     assert advantages["none"] is None
     kept = preset("rloo", {"zero_variance": "keep"})
-    assert kept.advantages(sizes["one"]) == [0.0]
+    assert kept.advantages(sizes["one"]) == [[0.0]]
     assert kept.advantages(sizes["none"]) is None
 
 
@@ -99,8 +113,73 @@ def test_a_group_stands_alone_whatever_else_is_in_the_step(name):
 def test_groups_without_a_signal_are_dropped_or_kept_by_policy():
     solved = group([1.0, 1.0, 1.0])
     assert preset("grpo", {}).advantages(solved) is None
-    assert preset("grpo", {"zero_variance": "keep"}).advantages(solved) == [0.0, 0.0, 0.0]
-    assert preset("reinforce", {}).advantages(solved) == [1.0, 1.0, 1.0]
+    assert preset("grpo", {"zero_variance": "keep"}).advantages(solved) == [[0.0]] * 3
+    assert preset("reinforce", {}).advantages(solved) == [[1.0]] * 3
+
+
+@st.composite
+def episodes(draw):
+    """Groups of episodes of one tool call a turn, some with a progress."""
+    numbers = st.floats(-2, 2).map(lambda x: round(x, 3))
+    members = []
+    for m in range(draw(st.integers(1, 5))):
+        said = draw(st.lists(st.none() | numbers, max_size=5))
+        calls = [part for turn, p in enumerate(said) for part in (call(2 * turn), tool_call(2 * turn + 1, p))]
+        base = group([draw(numbers)]).trajectories[0]
+        members.append(replace(base, id=f"g.{m}.0", member=m, calls=(*calls, call(len(calls)))))
+    return replace(group([]), trajectories=tuple(members))
+
+
+def naive_by_turn(group, decay):
+    """Forward sums over what is known of the reward behind each turn; the mean of the same turn."""
+    after = []
+    for t in group.trajectories:
+        known, stands = [], 0.0
+        for tool in t.calls[1::2]:
+            stands = stands if tool.progress is None else tool.progress
+            known.append(stands)
+        after.append([*known, t.reward])
+    value = []
+    for known in after:
+        before = [0.0, *known[:-1]]
+        value.append([
+            sum(decay ** (later - turn) * (known[later] - before[later]) for later in range(turn, len(known)))
+            for turn in range(len(known))
+        ])  # fmt: skip
+    out = []
+    for mine in value:
+        out.append([])
+        for turn, x in enumerate(mine):
+            same = [other[turn] for other in value if len(other) > turn]
+            out[-1].append(x - sum(same) / len(same))
+    return out
+
+
+@given(episodes(), st.floats(0, 1))
+def test_credit_by_turn_equals_the_naive_loop(group, decay):
+    algorithm = preset("dr_grpo", {"credit": "turn", "decay": decay, "zero_variance": "keep"})
+    for found, expected in zip(algorithm.advantages(group), naive_by_turn(group, decay), strict=True):
+        assert found == pytest.approx(expected, abs=1e-9)
+
+
+@given(episodes())
+def test_the_gains_of_an_episode_sum_to_its_reward(group):
+    for member in group.trajectories:
+        assert sum(gains(member)) == pytest.approx(member.reward, abs=1e-9)
+
+
+def test_credit_by_turn_tells_a_good_edit_from_a_bad_one_in_the_same_episode():
+    """Both mend one of two bugs and then break it again: the trajectory's reward says nothing, the turns do."""
+    there_and_back = (call(0), tool_call(1, 0.5), call(2), tool_call(3, 0.0), call(4))
+    idle = (call(0), tool_call(1, None), call(2), tool_call(3, None), call(4))
+    base = group([0.0, 0.0])
+    both = replace(base, trajectories=tuple(
+        replace(t, calls=calls) for t, calls in zip(base.trajectories, (there_and_back, idle), strict=True)
+    ))  # fmt: skip
+    assert preset("dr_grpo", {}).advantages(both) is None
+    good, bad, last = preset("dr_grpo", {"credit": "turn"}).advantages(both)[0]
+    assert good > 0 > bad
+    assert last == 0.0
 
 
 def test_presets_take_overrides_of_the_bundle_and_of_its_loss():

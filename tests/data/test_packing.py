@@ -15,7 +15,7 @@ from longtail.types import Sample
 
 
 def sample(ids, mask, group="g", trajectory="t", **changes):
-    values = {"temperature": 1.0, "advantage": 1.0, "weight": 0.25} | changes
+    values = {"temperature": 1.0, "advantages": (1.0,) * len(mask), "weight": 0.25} | changes
     return Sample(
         group_id=group,
         trajectory_id=trajectory,
@@ -42,13 +42,13 @@ def sample_lists(draw):
                 mask,
                 group=draw(st.sampled_from("ab")),
                 trajectory=f"t{draw(st.integers(0, index))}",
-                advantage=draw(st.floats(-1, 1)),
+                advantages=tuple(draw(st.floats(-1, 1)) for _ in ids),
                 weight=draw(st.floats(0.01, 1)),
                 temperature=draw(st.sampled_from([0.6, 1.3])),
             )
         )
     owner = {row.trajectory_id: row.group_id for row in rows}  # a trajectory has one group
-    return [sample(r.ids, r.mask, owner[r.trajectory_id], r.trajectory_id, advantage=r.advantage,
+    return [sample(r.ids, r.mask, owner[r.trajectory_id], r.trajectory_id, advantages=r.advantages,
                    weight=r.weight, temperature=r.temperature) for r in rows]  # fmt: skip
 
 
@@ -71,7 +71,7 @@ def loss_rows(batch):
 
 def expected_rows(samples):
     return [
-        (s.ids[:t], s.ids[t], s.logprobs[t], s.advantage, s.weight, s.temperature, s.versions[t])
+        (s.ids[:t], s.ids[t], s.logprobs[t], s.advantages[t], s.weight, s.temperature, s.versions[t])
         for s in samples
         for t, kept in enumerate(s.mask)
         if kept
@@ -103,7 +103,7 @@ def test_rows_of_a_trajectory_share_a_batch_and_a_sequence(samples, max_tokens):
     for number, batch in enumerate(pack(samples, max_tokens)):
         for m, row in enumerate(loss_rows(batch)):
             where[batch.sequences[m]].add(number)
-            assert row[3] in {s.advantage for s in samples}
+            assert row[3] in {advantage for s in samples for advantage in s.advantages}
     assert all(len(numbers) == 1 for numbers in where.values())
     assert len(where) == len({s.trajectory_id for s in samples if any(s.mask)})
 

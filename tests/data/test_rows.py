@@ -14,7 +14,8 @@ from longtail.types import Outcome, ToolCall
 
 
 def rows_of(calls, normalization="token", **kwargs):
-    return trajectories_to_samples([group_of([trajectory("g", 0, calls)], **kwargs)], [[1.0]], normalization)
+    one = trajectory("g", 0, calls)
+    return trajectories_to_samples([group_of([one], **kwargs)], [[[1.0] * len(one.model_calls)]], normalization)
 
 
 def test_chain_of_calls_is_one_row_with_ids_as_sampled():
@@ -73,16 +74,21 @@ def test_only_usable_members_of_kept_groups_are_trained():
         "a",
     )
     dropped = group_of([trajectory("b", 0, chain)], "b")
-    samples = trajectories_to_samples([kept, dropped], [[-0.5, 0.5], None], "token")
-    assert [(s.trajectory_id, s.advantage, s.weight) for s in samples] == [("a.1.0", -0.5, 0.5), ("a.2.0", 0.5, 0.5)]
+    samples = trajectories_to_samples([kept, dropped], [[[-0.5], [0.5]], None], "token")
+    assert [(s.trajectory_id, s.advantages, s.weight) for s in samples] == [
+        ("a.1.0", (0.0, -0.5), 0.5),
+        ("a.2.0", (0.0, 0.5), 0.5),
+    ]
 
 
 def test_advantages_must_match_the_usable_members():
     group = group_of([trajectory("g", 0, [model_call(0, None, [1], [2])])])
     with pytest.raises(ValueError, match="shorter"):
         trajectories_to_samples([group], [[]], "token")
+    with pytest.raises(ValueError, match="shorter"):
+        trajectories_to_samples([group], [[[]]], "token")
     with pytest.raises(ValueError, match="normalization must be"):
-        trajectories_to_samples([group], [[1.0]], "tokens")
+        trajectories_to_samples([group], [[[1.0]]], "tokens")
 
 
 @st.composite
@@ -101,7 +107,8 @@ def call_graphs(draw):
 @given(st.lists(call_graphs(), min_size=1, max_size=3), st.sampled_from(["token", "sequence", "constant"]))
 def test_each_sampled_token_is_trained_once_behind_what_the_engine_saw(graphs, normalization):
     trajectories = [trajectory("g", m, calls) for m, (calls, _) in enumerate(graphs)]
-    samples = trajectories_to_samples([group_of(trajectories)], [[1.0] * len(graphs)], normalization)
+    ones = [[1.0] * len(calls) for calls, _ in graphs]
+    samples = trajectories_to_samples([group_of(trajectories)], [ones], normalization)
     counts = [len(ids) for _, ids in graphs if ids]
     for member, (calls, sampled) in enumerate(graphs):
         rows = [s for s in samples if s.trajectory_id == f"g.{member}.0"]
@@ -130,16 +137,17 @@ def test_r16_one_row_or_five_the_same_weight_and_advantage():
     chain = [model_call(i, i - 1 if i else None, [1], [10 + i]) for i in range(5)]
     forks = [model_call(i, None, [1] * (i + 1), [10 + i]) for i in range(5)]
     other = [model_call(0, None, [2], [3, 4, 5])]
+    turns = [0.7, 0.1, -0.2, 0.0, 0.7]
     for normalization in ("token", "sequence", "constant"):
         views = []
         for calls in (chain, forks):
             group = group_of([trajectory("g", 0, calls), trajectory("g", 1, other)])
-            samples = trajectories_to_samples([group], [[0.7, -0.7]], normalization)
+            samples = trajectories_to_samples([group], [[turns, [-0.7]]], normalization)
             views.append(
                 sorted(
-                    (token, s.advantage, s.weight)
+                    (token, advantage, s.weight)
                     for s in samples
-                    for token, kept in zip(s.ids, s.mask, strict=True)
+                    for token, kept, advantage in zip(s.ids, s.mask, s.advantages, strict=True)
                     if kept
                 )
             )

@@ -60,6 +60,9 @@ class FakeCtx:
         self.records.append(record)
         return record
 
+    def progress(self, reward: float) -> None:
+        raise NotImplementedError
+
     async def event(self, kind: str, **data: Any) -> None:
         self.events.append((kind, data))
 

@@ -49,6 +49,7 @@ def tool_calls(draw, index=0):
         arguments=arguments,
         result=draw(TEXT),
         error=draw(st.none() | TEXT),
+        progress=draw(st.none() | NUMBERS),
     )
 
 

@@ -50,7 +50,7 @@ def group(index):
 async def train(journal, trainer, step, indices):
     trainer.weights += 1
     groups = [group(i) for i in indices]
-    await journal.commit(step, groups, [[0.25]] * len(groups), StepResult(metrics={"loss": 0.5}, seconds=1.0))
+    await journal.commit(step, groups, [[[0.25]]] * len(groups), StepResult(metrics={"loss": 0.5}, seconds=1.0))
 
 
 def saved(path):
@@ -299,7 +299,7 @@ async def test_trajectories_of_rolled_back_groups_are_left_out_until_they_live_a
     assert [line.step for line in lines.values()] == [None, 1, 2, 3, None]
     assert [line.solved for line in lines.values()] == [True, False, True, True, False]
     assert (lines["g4.0.0"].outcome, lines["g4.0.0"].reason) == (None, ev.UNFINISHED)
-    assert (lines["g2.0.0"].advantage, lines["g2.0.0"].seconds) == (0.25, 2.0)
+    assert (lines["g2.0.0"].advantages, lines["g2.0.0"].seconds) == ([0.25], 2.0)
     journal = opened(tmp_path, checkpoint_every=2)
     assert await journal.resume(trainer) == 2
     assert [line.id for line in list_trajectories(tmp_path)] == ["e0", "g1.0.0", "g2.0.0"]

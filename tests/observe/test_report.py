@@ -83,7 +83,7 @@ async def write_run(path, *, steps=STEPS, finished=True):
         if step == 2:
             await journal.append(ev.group_dropped(group_id="g99", index=99, reason="0 of 4 attempts usable"))
         result = StepResult(metrics={"loss": 1 / step}, seconds=3.0)
-        await journal.commit(step, [trained], [[0.5] * len(trained.usable)], result)
+        await journal.commit(step, [trained], [[[0.5] * len(t.model_calls) for t in trained.usable]], result)
         share = min(step / steps, 0.9)
         line = step_metrics(
             step, [trained], result, StepRecord(step=step - 1, wall_s=8.0 + step, busy_s={"sample": 5.0, "train": 3.0})

@@ -61,6 +61,7 @@ class Stage:
         self.boxes: list[ProcessBox] = []
         self.said: list[str] = []
         self.reason = ""
+        self.progressed: list[float] = []
         self._script = list(script)
         self._root = root
 
@@ -82,6 +83,9 @@ class Stage:
 
     async def tool(self, name: str, arguments: Mapping[str, Any], run: Callable[[], Awaitable[str]]) -> ToolCall:
         return ToolCall(index=0, key="", name=name, arguments=arguments, result=await run())
+
+    def progress(self, reward: float) -> None:
+        self.progressed.append(reward)
 
     async def event(self, kind: str, **data: Any) -> None:
         self.reason = data["reason"]

@@ -95,6 +95,20 @@ def test_the_parts_of_the_score(play: Play):
     assert stage.reason == "done"
 
 
+def test_progress_is_what_the_score_would_be_behind_each_edit(play: Play):
+    script = ["read cart.py", "edit tax.py 2 2\n    return 0", FIX, "edit tax.py 2 2\n    return a // 10", "submit"]
+    _, silent = play(env(RepairEnv), TASK, *script)
+    assert silent.progressed == []
+    score, stage = play(env(RepairEnv, progress=True, steps=0.0), TASK, *script)
+    assert stage.progressed == pytest.approx([-0.15, -0.15, score["reward"]])
+
+
+def test_progress_is_not_said_by_a_runner_that_the_agent_wrote(play: Play):
+    score, stage = play(env(RepairEnv, progress=True), TASK, "edit run_tests.py 1 1\nprint('[]')", FIX, "submit")
+    assert stage.progressed == []
+    assert score["solved"] == 1.0
+
+
 def test_a_broken_test_counts_against_a_fixed_one(play: Play):
     score, _ = play(env(RepairEnv), TASK, FIX, "edit tax.py 2 2\n    return a", "submit")
     assert (score["solved"], score["fixed"]) == (0.0, -1.0)  # both tests use tax

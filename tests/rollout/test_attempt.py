@@ -140,6 +140,39 @@ async def test_a_score_that_is_no_number_is_the_fault_of_the_task(score):
     assert "TaskError: the score must be a" in ended.reason
 
 
+async def test_progress_is_recorded_with_the_tool_call_that_made_it():
+    async def works(task, ctx):
+        async def half():
+            ctx.progress(numpy.float32(0.5))
+            return "half"
+
+        async def nothing():
+            return ""
+
+        await ctx.tool("edit", {}, half)
+        await ctx.tool("look", {}, nothing)
+        return 1.0
+
+    world = world_of(works)
+    ended = await attempt(world)
+    assert [call.progress for call in ended.calls] == [0.5, None]
+    assert events.trajectory_from(world.journal.events) == ended
+
+
+@pytest.mark.parametrize("progress", [float("nan"), None, "half", {"reward": 1.0}])
+async def test_progress_that_is_no_number_is_the_fault_of_the_task(progress):
+    async def works(task, ctx):
+        async def wrong():
+            ctx.progress(progress)
+            return ""
+
+        await ctx.tool("edit", {}, wrong)
+
+    ended = await attempt(world_of(works))
+    assert (ended.outcome, ended.reward) == (Outcome.TASK, None)
+    assert "TaskError: the " in ended.reason
+
+
 @pytest.mark.parametrize(
     ("score", "stored", "reward"),
     [

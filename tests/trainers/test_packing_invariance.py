@@ -75,7 +75,7 @@ def one_row_at_a_time(model, samples, loss=LOSS):
                 if kept:
                     columns["new"].append(logprobs[t - 1, s.ids[t]])
                     columns["old"].append(s.logprobs[t])
-                    columns["advantages"].append(s.advantage)
+                    columns["advantages"].append(s.advantages[t])
                     columns["weights"].append(s.weight)
         value, _ = loss(
             torch.stack(columns["new"]),

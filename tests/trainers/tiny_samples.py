@@ -28,7 +28,7 @@ def make_samples(seed=0, groups=2, size=3, length=24, shared=10, temperature=1.0
                         logprobs=tuple(rng.uniform(-6, -3) if kept else 0.0 for kept in mask),
                         versions=tuple(0 if kept else -1 for kept in mask),
                         temperature=temperature,
-                        advantage=(-1.0, 0.5, 1.5)[k % 3],
+                        advantages=tuple((-1.0, 0.5, 1.5)[(k + t) % 3] if kept else 0.0 for t, kept in enumerate(mask)),
                         weight=0.02,
                     )
                 )
