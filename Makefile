@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 TORCH ?= torch==2.13.0
 
-.PHONY: install dev quickstart test lint types check bench bench-train clean
+.PHONY: install dev quickstart test lint types warm-start bench bench-train clean
 
 .venv/installed: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -43,6 +43,11 @@ bench-train: .venv/dev .venv-trl/installed
 	$(PYTHON) -m venv .venv-trl
 	.venv-trl/bin/pip install --quiet $(TORCH) trl==1.16.0
 	touch $@
+
+# make the shipped warm start anew: about an hour
+warm-start: .venv/installed
+	$(BIN)/longtail sft recipes/repair_sft.toml
+	$(BIN)/python -m longtail_repair.ship runs/repair_sft/model
 
 bench: .venv/dev
 	$(BIN)/longtail bench generate --json

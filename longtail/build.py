@@ -295,12 +295,17 @@ _MAY_CHANGE_WITHIN = (
 
 
 def check_same_run(stored: Mapping[str, Any], config: Config) -> None:
-    """Raises UserError when the directory belongs to a run that another configuration describes."""
-    stands, wanted = dotted(stored), dotted(config.model_dump(mode="json"))
+    """Raises UserError when the directory belongs to a run that another configuration describes.
+
+    A key that did not exist when the run began had its default.
+    """
+    stands, wanted, usual = (
+        dotted(x) for x in (stored, config.model_dump(mode="json"), Config().model_dump(mode="json"))
+    )
     for key in {**wanted, **stands}:
         if key in _MAY_CHANGE_WITHIN or key.split(".")[0] in _MAY_CHANGE:
             continue
-        before, value = stands.get(key), wanted.get(key)
+        before, value = stands.get(key, usual.get(key)), wanted.get(key)
         if before != value:
             raise UserError(
                 f"{config.directory} holds a run with {key} = {before!r}, now it is {value!r}; "
