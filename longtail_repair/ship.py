@@ -23,6 +23,7 @@ def ship(source: Path, target: Path) -> None:
     record = json.loads((source / "record.json").read_text())
     AutoModelForCausalLM.from_pretrained(source, dtype=torch.bfloat16).save_pretrained(target)
     (target / "generation_config.json").unlink(missing_ok=True)
+    (target / "model.safetensors").chmod(0o644)
     for name in _AS_THEY_ARE:
         shutil.copyfile(source / name, target / name)
     (target / "record.json").write_text(
