@@ -107,11 +107,9 @@ class TorchAttention:
 
 
 def padded_length(length: int) -> int:
-    """Keys that attention reads for sequences of at most `length` tokens: inside a block, torch's kernel (through MKL)
-    sums 16..192 and 384..512 keys, in steps of 16, in the same order."""
-    whole = (length - 1) // BLOCK * BLOCK
-    rest = -(-(length - whole) // PAGE) * PAGE
-    return whole + (384 if 192 < rest < 384 else rest)
+    """Keys that attention reads for sequences of at most `length` tokens: whole blocks. Inside a block, the order in
+    which torch's kernel sums depends on their number, and how, on the processor."""
+    return -(-length // BLOCK) * BLOCK
 
 
 def _layer(pool: PagePool, layer: int, kv_heads: int, width: int) -> Tensor:

@@ -93,7 +93,7 @@ def test_a_key_that_is_newer_than_the_run_had_its_default():
     before = validate_config(BASE).model_dump(mode="json")
     del before["trainer"]["optimizer"]
     check_same_run(before, validate_config(BASE))
-    with pytest.raises(UserError, match="trainer.optimizer = 'adamw', now it is 'muon'"):
+    with pytest.raises(UserError, match=r"trainer\.optimizer = 'adamw', now it is 'muon'"):
         check_same_run(before, validate_config({**BASE, "trainer": {"optimizer": "muon"}}))
 
 
