@@ -29,7 +29,7 @@ from longtail_repair.grade import checks_in, grade, request
 
 RUNNER = Path(runner.__file__).read_bytes()  # shipped as run_tests.py
 _LIMITS = SandboxLimits(memory_mb=256, processes=16, workspace_mb=8, output_kb=16, seconds=10.0)
-_VALUES = ("python", "-I", "run_tests.py", "--values")  # evaluates the calls of the tests: grade.py
+_VALUES = ("python", "run_tests.py", "--values")  # evaluates the calls of the tests: grade.py
 _MAX_HITS = 5  # lines shown by search
 
 Passed = Mapping[str, bool]  # "tests/test_x.py::test_y" -> passed
