@@ -20,7 +20,7 @@ class Pass:
 
     def __init__(self, chunks: Sequence[Chunk], pool: PagePool, head_dim: int, rows: Callable[[int], int]) -> None:
         """`rows`: how many rows the kernels want for so many tokens."""
-        self.chunks = sorted(chunks, key=_place)
+        self.chunks = sorted(chunks, key=lambda chunk: chunk.count > 1)
         self.finishing: list[Running] = []  # those whose last known token is computed here: they sample next
         ids: list[int] = []
         positions: list[int] = []
@@ -38,9 +38,3 @@ class Pass:
         self.positions_N = torch.tensor(positions + padding, device=device)
         self.rows_M = torch.tensor(sampling + [0] * (rows(len(sampling)) - len(sampling)), device=device)
         self.attend = attention_for(pool, self.chunks, head_dim).attend
-
-
-def _place(chunk: Chunk) -> tuple[bool, bytes]:
-    """Decoding sequences first, those that share pages side by side: the second finds them in the processor's cache."""
-    sequence = chunk.sequence
-    return (True, b"") if chunk.count > 1 else (False, sequence.table[: sequence.pages].tobytes())

@@ -1,0 +1,19 @@
+"""The warm start that a recipe made becomes the one in the package."""
+
+from __future__ import annotations
+
+import json
+
+from longtail.trainers.checkpoint import read_tensors
+from longtail_repair import model
+from longtail_repair.ship import ship
+
+
+def test_a_shipped_model_is_whole_and_keeps_its_record(tmp_path):
+    target = tmp_path / "checkpoint"
+    ship(model.path(), target)
+    assert {path.name for path in target.iterdir()} == {path.name for path in model.path().iterdir()}
+    there, here = (read_tensors(path / "model.safetensors") for path in (model.path(), target))
+    assert there.keys() == here.keys()
+    assert all(there[name].equal(tensor) for name, tensor in here.items())
+    assert json.loads((target / "record.json").read_text()) == json.loads((model.path() / "record.json").read_text())
