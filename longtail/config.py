@@ -69,6 +69,9 @@ class TrainerConfig(Section):
         default="adamw", description="muon: for the matrices inside the network, with AdamW for the rest"
     )
     lr: float = Field(default=1e-4, gt=0, description="after the warm-up")
+    scale_lr: float = Field(
+        default=0.0, ge=0, description="of the log of the scale of all logits, beside the rest; 0: not on its own"
+    )
     schedule: Literal["constant", "linear", "cosine"] = Field(
         default="constant", description="after the warm-up; linear and cosine end at 0 in the last step"
     )

@@ -15,7 +15,7 @@ Score: {"reward", "solved", "fixed", "steps", "format"}; "reward" is the weighte
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +33,25 @@ _VALUES = ("python", "run_tests.py", "--values")  # evaluates the calls of the t
 _MAX_HITS = 5  # lines shown by search
 
 Passed = Mapping[str, bool]  # "tests/test_x.py::test_y" -> passed
-_grades: OrderedDict[Any, Passed] = OrderedDict()  # the same code gets the same grade: siblings often end alike
 _MAX_GRADES = 4096
+
+
+class _Grades:
+    """Of packages that were graded before: the same code gets the same grade, and siblings often write alike."""
+
+    def __init__(self) -> None:
+        self._passed: OrderedDict[Any, Passed] = OrderedDict()
+
+    async def get(self, task: Task, files: Mapping[str, bytes], run: Callable[[], Awaitable[Passed]]) -> Passed:
+        key = (task.id, tuple(sorted(files.items())))
+        if key not in self._passed:
+            self._passed[key] = await run()
+            if len(self._passed) > _MAX_GRADES:
+                self._passed.popitem(last=False)
+        return self._passed[key]
+
+
+_grades, _previews = _Grades(), _Grades()  # from a fresh sandbox, from an agent's own: never one for the other
 
 
 class RepairEnv(Env):
@@ -117,12 +134,16 @@ class RepairEnv(Env):
     async def _say_progress(self) -> None:
         """Grade the package where the agent works, as long as the runner there is ours. What counts is score()."""
         try:
-            ours = await self._box.read("run_tests.py") == RUNNER
+            files = (await self._box.snapshot()).files
         except OSError:
             return
-        if ours:
-            result = await self._run(_VALUES, stdin=request(self._checks))
-            self._ctx.progress(self._scored(grade(self._checks, result.stdout))["reward"])
+        if files.get("run_tests.py") == RUNNER:
+            passed = await _previews.get(self._task, package_files(files, self._package), self._preview)
+            self._ctx.progress(self._scored(passed)["reward"])
+
+    async def _preview(self) -> Passed:
+        result = await self._run(_VALUES, stdin=request(self._checks))
+        return grade(self._checks, result.stdout)
 
     async def _run(self, argv: Sequence[str], stdin: bytes = b"") -> ExecResult:
         """In the agent's sandbox. Raises PolicyFailure where the code under test breaks it."""
@@ -179,12 +200,7 @@ class RepairEnv(Env):
             return self._none_pass()
         if files == package_files(workspace(self._task).files, self._package):
             return {name: name not in self._task.data["failed"] for name in self._checks}
-        key = (self._task.id, tuple(sorted(files.items())))
-        if key not in _grades:
-            _grades[key] = await self._run_checks(files)
-            if len(_grades) > _MAX_GRADES:
-                _grades.popitem(last=False)
-        return _grades[key]
+        return await _grades.get(self._task, files, lambda: self._run_checks(files))
 
     async def _run_checks(self, files: Mapping[str, bytes]) -> Passed:
         box = await self._ctx.sandbox(SandboxSpec(files={**files, "run_tests.py": RUNNER}, limits=_LIMITS))

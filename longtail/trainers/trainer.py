@@ -103,8 +103,8 @@ class TorchTrainer:
         self._optimizer.zero_grad()
         for batch in microbatches:
             sums.add(self._learn(batch, loss))
-        rate = self._config.lr * factor(self._config, self._step_number, self._num_steps)
-        norm, applied = self._apply(rate) if microbatches else (0.0, False)
+        share = factor(self._config, self._step_number, self._num_steps)
+        norm, applied = self._apply(share) if microbatches else (0.0, False)
         if microbatches and not applied:
             _log.warning("step %d was skipped: the norm of its gradient is %s", self._step_number, norm)
         self._step_number += 1
@@ -113,7 +113,8 @@ class TorchTrainer:
         metrics = {
             **sums.means(),
             "grad_norm": norm,
-            "lr": rate,
+            "lr": self._config.lr * share,
+            **self._optimizer.metrics(),
             "skipped": float(not applied),
             "tokens": float(row_tokens),
             "computed_tokens": float(sum(len(batch.ids) for batch in microbatches)),
@@ -146,12 +147,12 @@ class TorchTrainer:
             reference_M=reference_M,
         )
 
-    def _apply(self, rate: float) -> tuple[float, bool]:
+    def _apply(self, share: float) -> tuple[float, bool]:
         """Clip and step; a gradient that is not finite is never applied."""
         norm = float(torch.nn.utils.clip_grad_norm_(self._parameters.values(), self._config.clip_norm))
         if not math.isfinite(norm):
             return norm, False
-        self._optimizer.step(rate)
+        self._optimizer.step(share)
         return norm, True
 
     def _evaluate(self, microbatches: Sequence[MicroBatch]) -> dict[str, float]:

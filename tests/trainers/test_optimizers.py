@@ -60,7 +60,7 @@ def optimizers(model):
     made = Optimizers(model, TrainerConfig(optimizer="muon"))
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
-    made.step(1e-3)
+    made.step(1.0)
     return made
 
 
