@@ -8,7 +8,7 @@ That direction is one number out of millions, and a rate that suits matrices tak
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -33,7 +33,7 @@ class LogitScale(torch.optim.AdamW):
             return
         before = self.log_scale.clone()
         self.log_scale.grad = (self._gain.grad * self._gain).sum(dtype=before.dtype)
-        super().step()
+        cast("Any", super()).step()
         self._gain.mul_((self.log_scale - before).exp())
 
 
@@ -42,7 +42,6 @@ def last_gain(model: Any) -> Tensor:
     norm = getattr(model.base_model, "norm", None)
     gain = getattr(norm, "weight", None)
     if gain is None or getattr(norm, "bias", None) is not None or "gemma" in type(norm).__name__.lower():
-        raise UserError(
-            f"trainer.scale_lr: the logits of model type '{model.config.model_type}' have no scale to learn; set it to 0"
-        )
+        kind = model.config.model_type
+        raise UserError(f"trainer.scale_lr: the logits of model type '{kind}' have no scale to learn; set it to 0")
     return gain
