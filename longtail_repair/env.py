@@ -5,9 +5,9 @@
 Files of the package may be named without its folder. Everything said is short: a small model pays for each token.
 
 Grade: the agent's sandbox is closed first. Its package files (nothing else of its workspace) go into a fresh sandbox,
-where each call of the pristine tests is evaluated; the values come back and are compared here, in the driver. Code
-under test never sees what is expected and prints into nothing: it can only pass by computing the right values. (Or by
-repeating the values that the visible tests ask for, as with any grade by visible tests.)
+where each call of the pristine tests and of the hidden ones is evaluated; the values come back and are compared here,
+in the driver. What hidden tests expect never enters a sandbox. So whatever code under test prints, patches or repeats:
+it passes only with values that it cannot have read.
 
 Score: {"reward", "solved", "fixed", "steps", "format"}; "reward" is the weighted sum of the others and what is trained.
 """
@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from longtail.envs import Body, Env, tool
 from longtail.envs.text import decode
@@ -31,7 +31,9 @@ RUNNER = Path(runner.__file__).read_bytes()  # shipped as run_tests.py
 _LIMITS = SandboxLimits(memory_mb=256, processes=16, workspace_mb=8, output_kb=16, seconds=10.0)
 _VALUES = ("python", "run_tests.py", "--values")  # evaluates the calls of the tests: grade.py
 _MAX_HITS = 5  # lines shown by search
+_HIDDEN = "hidden "  # before the name of a test that the agent never sees
 
+T = TypeVar("T")
 Passed = Mapping[str, bool]  # "tests/test_x.py::test_y" -> passed
 _MAX_GRADES = 4096
 
@@ -79,6 +81,7 @@ class RepairEnv(Env):
         self._task, self._ctx, self._broken = task, ctx, False
         self._package: str = task.data["package"]
         self._checks = checks_in(task.data["files"])
+        self._hidden = {f"{_HIDDEN}{name}": checks for name, checks in checks_in(task.data["hidden"]).items()}
         self._box: Sandbox = await ctx.sandbox(workspace(task))
         modules = [self._short(path) for path in task.data["files"] if path.startswith(f"{self._package}/")]
         names = " ".join(name for name in modules if name != "__init__.py")
@@ -89,7 +92,7 @@ class RepairEnv(Env):
     @tool
     async def ls(self) -> str:
         """list the files"""
-        return " ".join(self._short(path) for path in await self._box.list())
+        return " ".join(self._short(path) for path in await self._ask(self._box.list()))
 
     @tool
     async def read(self, file: str) -> str:
@@ -100,7 +103,7 @@ class RepairEnv(Env):
     @tool
     async def search(self, text: str) -> str:
         """find a text in the package, or else in all files"""
-        paths = [path for path in await self._box.list() if path != "run_tests.py"]
+        paths = [path for path in await self._ask(self._box.list()) if path != "run_tests.py"]
         inside = [path for path in paths if path.startswith(f"{self._package}/")]
         hits = await self._hits(inside, text) or await self._hits(paths, text)
         return "\n".join(hits[:_MAX_HITS]) or "nothing found"
@@ -117,7 +120,7 @@ class RepairEnv(Env):
         if new and not new[-1]:
             new.pop()
         changed = [*lines[: start - 1], *new, *lines[end:]]
-        await self._box.write(self._path(file), "".join(f"{line}\n" for line in changed).encode())
+        await self._ask(self._box.write(self._path(file), "".join(f"{line}\n" for line in changed).encode()))
         if self._progress:
             await self._say_progress()
         return f"lines {start} to {start + len(new) - 1} written" if new else "deleted"
@@ -125,7 +128,7 @@ class RepairEnv(Env):
     @tool
     async def test(self) -> str:
         """run the tests"""
-        result = await self._run(["python", "run_tests.py"])
+        result = await self._ask(self._box.exec(["python", "run_tests.py"]))
         if result.timed_out:
             return "the tests ran out of time"
         text = decode(result.stdout).rstrip()
@@ -134,7 +137,7 @@ class RepairEnv(Env):
     async def _say_progress(self) -> None:
         """Grade the package where the agent works, as long as the runner there is ours. What counts is score()."""
         try:
-            files = (await self._box.snapshot()).files
+            files = (await self._ask(self._box.snapshot())).files
         except OSError:
             return
         if files.get("run_tests.py") == RUNNER:
@@ -142,25 +145,21 @@ class RepairEnv(Env):
             self._ctx.progress(self._scored(passed)["reward"])
 
     async def _preview(self) -> Passed:
-        result = await self._run(_VALUES, stdin=request(self._checks))
-        return grade(self._checks, result.stdout)
+        return self._passed(await self._ask(self._box.exec(_VALUES, stdin=self._calls())))
 
-    async def _run(self, argv: Sequence[str], stdin: bytes = b"") -> ExecResult:
-        """In the agent's sandbox. Raises PolicyFailure where the code under test breaks it."""
-        result = await self._exec(self._box, argv, stdin)
-        if result is None:
-            self._broken = True
-            raise PolicyFailure("the code broke its sandbox")
-        return result
-
-    async def _exec(self, box: Sandbox, argv: Sequence[str], stdin: bytes = b"") -> ExecResult | None:
-        """Run code under test. None: it broke its sandbox; where a fresh one starts, the host is well."""
+    async def _ask(self, answer: Awaitable[T]) -> T:
+        """From the agent's sandbox. Raises PolicyFailure where code in it broke it."""
         try:
-            return await box.exec(argv, stdin=stdin)
+            return await answer
         except SandboxLost:
-            await box.close()  # its place may be the last one
-            await (await self._ctx.sandbox(SandboxSpec(limits=_LIMITS))).close()
-            return None
+            await self._must_be_the_code(self._box)
+            self._broken = True
+            raise PolicyFailure("the code broke its sandbox") from None
+
+    async def _must_be_the_code(self, box: Sandbox) -> None:
+        """A sandbox is lost. Where a fresh one starts the host is well; else raises what it raises."""
+        await box.close()  # its place may be the last one
+        await (await self._ctx.sandbox(SandboxSpec(limits=_LIMITS))).close()
 
     @tool
     def submit(self) -> str:
@@ -169,12 +168,16 @@ class RepairEnv(Env):
         return "done"
 
     async def score(self) -> Score:
-        return self._scored(self._none_pass() if self._broken else await self._grade(await self._left()))
+        try:
+            files = None if self._broken else await self._left()
+        except PolicyFailure:
+            files = None
+        return self._scored(await self._grade(files))
 
     def _scored(self, passed: Passed) -> dict[str, float]:
         failed = set(self._task.data["failed"])
-        mended = sum(ok for name, ok in passed.items() if name in failed)
-        broken = sum(not ok for name, ok in passed.items() if name not in failed)
+        mended = sum(passed[name] for name in self._checks if name in failed)
+        broken = sum(not passed[name] for name in self._checks if name not in failed)
         parts = {
             "solved": float(all(passed.values())),
             "fixed": max(-1.0, (mended - broken) / len(failed)),
@@ -183,13 +186,10 @@ class RepairEnv(Env):
         }
         return {"reward": sum(self._weights[name] * part for name, part in parts.items()), **parts}
 
-    def _none_pass(self) -> Passed:
-        return dict.fromkeys(self._checks, False)
-
     async def _left(self) -> dict[str, bytes] | None:
         """The package as the agent left it, its sandbox closed. None: its code wrote more than can be read back."""
         try:
-            left = await self._box.snapshot()
+            left = await self._ask(self._box.snapshot())
         except OSError:
             return None
         await self._box.close()
@@ -197,16 +197,28 @@ class RepairEnv(Env):
 
     async def _grade(self, files: Mapping[str, bytes] | None) -> Passed:
         if files is None:
-            return self._none_pass()
+            return self._passed(None)
         if files == package_files(workspace(self._task).files, self._package):
-            return {name: name not in self._task.data["failed"] for name in self._checks}
+            failed = {*self._task.data["failed"], *self._hidden}
+            return {name: name not in failed for name in (*self._checks, *self._hidden)}
         return await _grades.get(self._task, files, lambda: self._run_checks(files))
 
     async def _run_checks(self, files: Mapping[str, bytes]) -> Passed:
         box = await self._ctx.sandbox(SandboxSpec(files={**files, "run_tests.py": RUNNER}, limits=_LIMITS))
-        result = await self._exec(box, _VALUES, stdin=request(self._checks))
-        await box.close()
-        return grade(self._checks, b"" if result is None else result.stdout)
+        try:
+            return self._passed(await box.exec(_VALUES, stdin=self._calls()))
+        except SandboxLost:
+            await self._must_be_the_code(box)
+            return self._passed(None)
+        finally:
+            await box.close()
+
+    def _calls(self) -> bytes:
+        return request({**self._checks, **self._hidden})
+
+    def _passed(self, result: ExecResult | None) -> Passed:
+        """None: there is nothing to grade, or it broke its sandbox."""
+        return grade({**self._checks, **self._hidden}, b"" if result is None else result.stdout)
 
     async def _hits(self, paths: Sequence[str], text: str) -> list[str]:
         files = {path: await self._lines(path) or [] for path in paths}
@@ -219,7 +231,7 @@ class RepairEnv(Env):
 
     async def _lines(self, file: str) -> list[str] | None:
         try:
-            return decode(await self._box.read(self._path(file))).splitlines()
+            return decode(await self._ask(self._box.read(self._path(file)))).splitlines()
         except (OSError, ValueError):  # missing, a folder, outside the workspace
             return None
 

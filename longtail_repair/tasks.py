@@ -7,6 +7,8 @@ What a task holds (Task.data, which stays in the driver):
 
     files      what the agent's sandbox starts with: the package with its bugs, the tests, the README
     package    its name                       level      1..5
+    hidden     test files that grade beside those in `files` and that no sandbox ever holds: calls like theirs, other
+               arguments. Repeating the values that the visible tests ask for is no repair.
     failing    what run_tests.py says at the start; failed: the tests that fail, as path::name
     truth      {path: original source} of the package; bugs: [{path, function, operator, source, original}]
 """
@@ -102,18 +104,18 @@ def draw_task(family: Family, level: int, rng: Random) -> dict[str, Any] | None:
                 mutations[name] = mutation
     if len(mutations) < bugs:
         return None
-    return _assemble(package, level, mutations, bench.tests(rng))
+    tests, hidden = bench.tests(rng)
+    return _assemble(package, level, mutations, tests, hidden)
 
 
 def _assemble(
-    package: Package, level: int, mutations: Mapping[str, Mutation], tests: Mapping[str, str]
+    package: Package, level: int, mutations: Mapping[str, Mutation], tests: Mapping[str, str], hidden: Mapping[str, str]
 ) -> dict[str, Any] | None:
     truth = package.files()
     broken = package.files({name: mutation.source for name, mutation in mutations.items()})
-    paths = sorted(tests)
-    passed = runner.run({**truth, **tests}.get, paths)
-    failed = runner.run({**broken, **tests}.get, paths)
-    if any(f for *_, f in passed) or not any(f for *_, f in failed):
+    failed = runner.run({**broken, **tests}.get, sorted(tests))
+    proofs = [runner.run({**truth, **files}.get, sorted(files)) for files in (tests, hidden)]
+    if any(f for proof in proofs for *_, f in proof) or not any(f for *_, f in failed):
         return None
     bugs = [
         {
@@ -128,6 +130,7 @@ def _assemble(
     return {
         "package": package.name,
         "level": level,
+        "hidden": hidden,
         "files": {**broken, **tests, "README.md": f"# {package.name}\n\n{package.about}\n"},
         "failing": runner.report(failed),
         "failed": [f"{path}::{name}" for path, name, failures in failed if failures],
@@ -202,23 +205,31 @@ class _Bench:
             self._needed[watcher] |= dict.fromkeys(rng.sample(calls, min(2, len(calls))))
         return any(seen.values())
 
-    def tests(self, rng: Random) -> dict[str, str]:
-        """Path -> source of one test file per module."""
-        files = {f"tests/test_{module}.py": self._test_file(module, rng) for module in self._package.modules}
-        return {path: source for path, source in files.items() if source is not None}
+    def tests(self, rng: Random) -> tuple[dict[str, str], dict[str, str]]:
+        """Path -> source of one test file per module; and of the hidden ones, which have the calls left over."""
+        shown: dict[str, list[str]] = {}
+        for name in self._package.functions:
+            if name not in self._untested:
+                needed = self._needed[name]
+                others = [call for call in self._cases[name] if call not in needed]
+                shown[name] = [*needed, *rng.sample(others, min(len(others), 1 if needed else 2))]
+        left = {
+            name: [call for call in cases if call not in shown.get(name, ())] for name, cases in self._cases.items()
+        }
+        return self._test_files(shown), self._test_files({name: calls for name, calls in left.items() if calls})
 
-    def _test_file(self, module: str, rng: Random) -> str | None:
-        here = [f.name for f in self._package.functions.values() if f.module == module and f.name not in self._untested]
-        if not here:
-            return None
-        parts = [f"from {self._package.name}.{module} import {', '.join(sorted(here))}"]
-        for name in here:
-            cases, needed = self._cases[name], self._needed[name]
-            others = [call for call in cases if call not in needed]
-            calls = [*needed, *rng.sample(others, min(len(others), 1 if needed else 2))]
-            lines = [f"    assert {call} {_operator(cases[call])} {cases[call]}" for call in calls]
-            parts.append("\n".join([f"def test_{name}():", *lines]))
-        return "\n\n".join(parts) + "\n"
+    def _test_files(self, calls: Mapping[str, Sequence[str]]) -> dict[str, str]:
+        files: dict[str, str] = {}
+        for module in self._package.modules:
+            here = [name for name in calls if self._package.functions[name].module == module]
+            parts = [f"from {self._package.name}.{module} import {', '.join(sorted(here))}"]
+            for name in here:
+                cases = self._cases[name]
+                lines = [f"    assert {call} {_operator(cases[call])} {cases[call]}" for call in calls[name]]
+                parts.append("\n".join([f"def test_{name}():", *lines]))
+            if here:
+                files[f"tests/test_{module}.py"] = "\n\n".join(parts) + "\n"
+        return files
 
 
 def _operator(value: str) -> str:

@@ -28,6 +28,9 @@ TASK = Task(
     data={
         "package": "shop",
         "files": FILES,
+        "hidden": {
+            "tests/test_cart.py": "from shop.cart import total\n\ndef test_total():\n    assert total(30, 4) == 37\n"
+        },
         "failing": "1 of 2 passed\nFAIL total(10, 2) -> 9 not 13 in cart.py\n",
         "failed": ["tests/test_cart.py::test_total"],
     },
@@ -158,6 +161,10 @@ def test_r21_edited_tests_and_runner_change_nothing(play: Play):
 
 FORGERIES = {
     "prints": 'print(\'[[[true, "13"]], [[true, "3"]]]\')',
+    "writes what is expected to every descriptor": "import os\nfor n in range(1, 20):\n    try:\n"
+    '        os.write(n, b\'[[[true, "13"]], [[true, "3"]], [[true, "13"]]]\')\n'
+    "    except OSError:\n        pass\nos._exit(0)",
+    "repeats what is expected": "",
     "exits": "import os\nos._exit(0)",
     "prints and exits": 'import os\nos.write(1, b\'[[[true, "9"]], [[true, "3"]]]\')\nos._exit(0)',
     "raises": "raise SystemExit(0)",
@@ -174,23 +181,30 @@ FORGERIES = {
 @pytest.mark.parametrize("trick", FORGERIES)
 def test_r21_a_verdict_cannot_be_forged(play: Play, trick: str):
     lines = FORGERIES[trick]
-    result = "Yes(9)" if trick == "lies about equality" else "9"
+    result = {"lies about equality": "Yes(9)", "repeats what is expected": "13"}.get(trick, "9")
     script = [f"edit cart.py 1 4\n{lines}\ndef total(a, b):\n    return {result}", "test", "submit"]
     score, _ = play(env(RepairEnv), TASK, *script)
     assert score["solved"] == 0.0
 
 
 class FragileBox(ProcessBox):
-    """Whatever runs in it breaks it."""
+    """`breaks`: which of its calls end it."""
 
-    async def exec(self, *args: Any, **kwargs: Any) -> Any:
+    breaks = "exec"
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == type(self).breaks:
+            return self._break
+        return super().__getattribute__(name)
+
+    async def _break(self, *args: Any, **kwargs: Any) -> Any:
         raise SandboxLost("gone")
 
 
 class FragileStage(Stage):
     """One place for sandboxes; `healthy`: whether a fresh one starts after one broke."""
 
-    healthy = True
+    healthy, box = True, FragileBox
 
     async def sandbox(self, spec: Any) -> Any:
         assert all(box.closed for box in self.boxes), "another sandbox is awaited while one is held: a deadlock"
@@ -198,7 +212,7 @@ class FragileStage(Stage):
             raise SandboxLost("the host is down")
         root = self._root / str(len(self.boxes))
         root.mkdir()
-        self.boxes.append(FragileBox(spec, root))
+        self.boxes.append(self.box(spec, root))
         return self.boxes[-1]
 
 
@@ -220,6 +234,23 @@ async def test_r20_a_host_on_which_no_sandbox_starts_is_not_the_policys_failure(
     stage.healthy = False
     with pytest.raises(SandboxLost, match="the host is down"):
         await env(RepairEnv)(TASK, stage)
+
+
+@pytest.mark.parametrize(
+    ("call", "script", "reason"),
+    [
+        ("list", ["ls"], "the code broke its sandbox"),
+        ("read", ["read cart.py"], "the code broke its sandbox"),
+        ("write", [FIX], "the code broke its sandbox"),
+        ("snapshot", [FIX, "submit"], "done"),
+    ],
+)
+async def test_r20_so_is_code_that_broke_it_for_a_later_call(tmp_path: Any, call: str, script: list[str], reason: str):
+    stage = FragileStage(TASK, script, tmp_path)
+    stage.box = type("Broken", (FragileBox,), {"breaks": call})
+    score = await env(RepairEnv)(TASK, stage)
+    assert (score["solved"], score["fixed"]) == (0.0, -1.0)
+    assert stage.reason == reason
 
 
 async def test_a_package_that_grew_too_large_to_be_read_back_is_a_failure(tmp_path: Any):
