@@ -6,7 +6,7 @@ member where a baseline is needed) get exactly 0.0.
 Credit by turn: where the environment says after a tool call what the attempt would be rewarded with if it ended there,
 a turn's gain is what it added, and its return the gains from there on, weighted by powers of `decay`. (Generalized
 advantage estimation, Schulman et al. 2016, equation 16: progress stands for the value, `decay` for lambda.) A turn is
-then compared with the same turn of the other attempts.
+then compared with the same turn of the other attempts, in which those that have ended gain nothing more.
 """
 
 from __future__ import annotations
@@ -87,13 +87,11 @@ def returns(gains_T: Sequence[float], decay: float) -> list[float]:
 def by_turn(
     returns_G_T: Sequence[Sequence[float]], estimator: Callable[[Sequence[float]], list[float]]
 ) -> list[list[float]]:
-    """Each turn's return against the same turn of the members that have it."""
-    advantages_G_T: list[list[float]] = [[] for _ in returns_G_T]
-    for turn in range(max(map(len, returns_G_T), default=0)):
-        members = [g for g, returns_T in enumerate(returns_G_T) if turn < len(returns_T)]
-        for g, advantage in zip(members, estimator([returns_G_T[g][turn] for g in members]), strict=True):
-            advantages_G_T[g].append(advantage)
-    return advantages_G_T
+    """Each turn's return against the same turn of all members; one that has ended returns nothing from there on."""
+    most = max(map(len, returns_G_T), default=0)
+    padded_G_T = [[*returns_T, *[0.0] * (most - len(returns_T))] for returns_T in returns_G_T]
+    advantages_T_G = [estimator(returns_G) for returns_G in zip(*padded_G_T, strict=True)]
+    return [[advantages_T_G[turn][g] for turn in range(len(mine))] for g, mine in enumerate(returns_G_T)]
 
 
 def _equal(rewards_G: Sequence[float]) -> bool:

@@ -131,7 +131,7 @@ def episodes(draw):
 
 
 def naive_by_turn(group, decay):
-    """Forward sums over what is known of the reward behind each turn; the mean of the same turn."""
+    """Forward sums over what is known of the reward behind each turn; the mean of the same turn, 0 behind the end."""
     after = []
     for t in group.trajectories:
         known, stands = [], 0.0
@@ -150,8 +150,8 @@ def naive_by_turn(group, decay):
     for mine in value:
         out.append([])
         for turn, x in enumerate(mine):
-            same = [other[turn] for other in value if len(other) > turn]
-            out[-1].append(x - sum(same) / len(same))
+            same = sum(other[turn] for other in value if len(other) > turn)
+            out[-1].append(x - same / len(value))
     return out
 
 
@@ -180,6 +180,15 @@ def test_credit_by_turn_tells_a_good_edit_from_a_bad_one_in_the_same_episode():
     good, bad, last = preset("dr_grpo", {"credit": "turn"}).advantages(both)[0]
     assert good > 0 > bad
     assert last == 0.0
+
+
+def test_credit_by_turn_is_given_to_the_one_that_goes_on_alone():
+    base = group([0.0, 0.0, 1.0])
+    short, long = (call(0), tool_call(1, None)), (call(0), tool_call(1, None), call(2), tool_call(3, None), call(4))
+    members = [replace(t, calls=calls) for t, calls in zip(base.trajectories, (short, short, long), strict=True)]
+    algorithm = preset("dr_grpo", {"credit": "turn", "decay": 0.5})
+    alone = algorithm.advantages(replace(base, trajectories=tuple(members)))[2]
+    assert alone == pytest.approx([0.25 * 2 / 3, 0.5 * 2 / 3, 2 / 3])
 
 
 def test_presets_take_overrides_of_the_bundle_and_of_its_loss():

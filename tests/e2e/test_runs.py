@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from longtail.journal import list_trajectories, read_history, standing
 
 ROOT = Path(__file__).parents[2]
+PARITY = 'env.entry="tests.e2e.rewards:parity"'
 SMALL = ["num_steps=3", "groups_per_step=2", "rollout.group_size=2", "eval.tasks=2", "trainer.lr=1e-2"]
 
 
@@ -41,25 +42,33 @@ def same(left: Path, right: Path) -> bool:
     return a.keys() == b.keys() and all((a[name] == b[name]).all() for name in a)
 
 
+def steps_of(run: Path):
+    """Its metrics, each of a step that changed the weights."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert all(line["train/grad_norm"] > 0 for line in lines)
+    return lines
+
+
 def test_a_policy_trains_on_a_reward_function_and_leaves_a_whole_run_directory(policy: Path, tmp_path: Path):
     run = tmp_path / "run"
-    longtail("train", "recipes/arithmetic.toml", *options(policy, run))
+    longtail("train", "recipes/arithmetic.toml", *options(policy, run, PARITY))
     result = json.loads((run / "result.json").read_text())
     assert result["steps"] == 3
     assert 0.0 <= result["success_before"] <= 1.0
     assert f"{run}: finished" in (run / "report.html").read_text()
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    lines = steps_of(run)
     assert [line["step"] for line in lines] == [1, 2, 3]
     assert all(line["staleness_max"] == 0 for line in lines)
-    assert all(abs(line["train/ratio"] - 1) < 1e-3 for line in lines if "train/ratio" in line)
+    assert all(abs(line["train/ratio"] - 1) < 1e-3 for line in lines)
 
 
 @pytest.mark.parametrize("lag", [0, 2])
 def test_a_policy_trains_in_real_sandboxes(policy: Path, tmp_path: Path, lag: int):
     run = tmp_path / "run"
-    more = [f"max_lag={lag}", "algorithm.overrides.importance_cap=2.0", "algorithm.overrides.zero_variance='keep'"]
+    more = [f"max_lag={lag}", "algorithm.overrides.importance_cap=2.0", 'env.entry="tests.e2e.rewards:Drawn"']
     longtail("train", "recipes/repair.toml", *options(policy, run, *more))
     assert read_history(run).step == 3
+    assert max(line["staleness_max"] for line in steps_of(run)) <= lag
     ended = list_trajectories(run)
     assert len([one for one in ended if one.step is not None]) == 12
     assert all(one.outcome in ("done", "policy") for one in ended if one.outcome)
@@ -67,18 +76,22 @@ def test_a_policy_trains_in_real_sandboxes(policy: Path, tmp_path: Path, lag: in
 
 
 def test_the_same_seed_gives_the_same_weights_and_a_kill_between_steps_changes_nothing(policy: Path, tmp_path: Path):
-    more = ["algorithm.overrides.zero_variance='keep'", "trainer.checkpoint_every=1"]
+    more = [PARITY, "trainer.checkpoint_every=1", "trainer.scale_lr=0.01", "num_steps=6"]
     for name in ("first", "second"):
         longtail("train", "recipes/arithmetic.toml", *options(policy, tmp_path / name, *more))
+        assert len(steps_of(tmp_path / name)) == 6
     assert same(tmp_path / "first", tmp_path / "second")
+    start = load_file(policy / "model.safetensors")
+    assert all((start[name] != tensor).any() for name, tensor in weights(tmp_path / "first").items())
     killed = tmp_path / "killed"
     command = [sys.executable, "-m", "longtail", "train", "recipes/arithmetic.toml", *options(policy, killed, *more)]
     driver = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 120
-    while not (killed / "checkpoints" / "step-000001" / "state.json").exists() and time.monotonic() < deadline:
+    while not (killed / "checkpoints" / "step-000001" / "state.json").exists():
+        assert driver.poll() is None
         time.sleep(0.01)
     os.kill(driver.pid, signal.SIGKILL)
     driver.wait()
+    assert 1 <= read_history(killed).step < 6
     longtail("train", "recipes/arithmetic.toml", *options(policy, killed, *more))
     assert same(tmp_path / "first", killed)
 
