@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, get_args, get_type_hints
@@ -96,6 +97,14 @@ def preset(name: str, overrides: Mapping[str, Any] | None = None) -> Algorithm:
     return replace(algorithm, **changes, loss=replace(algorithm.loss, **loss_changes))
 
 
+_BOUNDS = {  # beyond them a whole side of the gradient, or all of it, is gone
+    "decay": (0.0, 1.0),
+    "clip_low": (0.0, 1.0),
+    "dual_clip": (1.0, math.inf),
+    "importance_cap": (1.0, math.inf),
+}
+
+
 def _checked(owner: type, key: str, value: Any) -> Any:
     """The value, if its field can hold it: a choice, or a number that makes sense."""
     hint = get_type_hints(owner)[key]
@@ -106,8 +115,10 @@ def _checked(owner: type, key: str, value: Any) -> Any:
         return value
     if value is None and type(None) in choices:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
-        raise UserError(f"algorithm field '{key}' must be a number of at least 0, got {value!r}")
+    low, high = _BOUNDS.get(key, (0.0, math.inf))
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high or value == math.inf:
+        upper = f" and at most {high:g}" if high < math.inf else ""
+        raise UserError(f"algorithm field '{key}' must be a number of at least {low:g}{upper}, got {value!r}")
     return float(value)
 
 

@@ -126,15 +126,15 @@ def native() -> Native | None:
     try:
         library = _build(compiler)
         return Native(ctypes.CDLL(str(library))) if library else None
-    except OSError:
+    except (OSError, subprocess.SubprocessError):
         return None
 
 
 def _build(compiler: str) -> Path | None:
     """The shared library for this source and this processor; None when it does not compile."""
-    digest = hashlib.blake2b(
-        _SOURCE.read_bytes() + _processor().encode() + compiler.encode(), digest_size=12
-    ).hexdigest()
+    version = subprocess.run([compiler, "--version"], capture_output=True, check=False, timeout=20).stdout
+    kind = "\n".join([_processor(), compiler, repr(_FLAGS)]).encode()
+    digest = hashlib.blake2b(_SOURCE.read_bytes() + kind + version, digest_size=12).hexdigest()
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "longtail" / "kernels"
     target = cache / f"{digest}.so"
     if target.exists():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import SupportsFloat, cast
 
@@ -25,6 +26,8 @@ from longtail.types import (
     Trajectory,
 )
 
+# what ctx.progress() says within one tool call; calls may overlap
+_said: ContextVar[list[float]] = ContextVar("said")
 SCORING_S = 60.0  # what an attempt always has, behind the time limit of its task, to be scored and closed
 
 
@@ -80,7 +83,6 @@ class AttemptCtx:
         self._world = world
         self._recorder = recorder
         self._tools = 0
-        self._progress: float | None = None  # of the tool call that runs
         self._sandboxes: list[Sandbox] = []
 
     async def sandbox(self, spec: SandboxSpec) -> Sandbox:
@@ -95,15 +97,18 @@ class AttemptCtx:
         key = f"{self._recorder.trajectory_id}/t{self._tools}"
         self._tools += 1
         started, error = self._world.clock.now(), None
-        self._progress = None
+        said: list[float] = []
+        token = _said.set(said)
         with self._world.trace.busy("tool", tool=name):
             try:
                 async with self._time_limit.wait():
                     result = await run()
-            except LongtailError:
-                raise
             except Exception as raised:
+                if isinstance(raised, LongtailError) or classify(raised) is Outcome.INFRASTRUCTURE:
+                    raise  # an outage is no observation: the policy would be scored for it
                 result, error = "", f"{type(raised).__name__}: {raised}"
+            finally:
+                _said.reset(token)
         call = ToolCall(
             index=self._recorder.next_index,
             key=key,
@@ -111,7 +116,7 @@ class AttemptCtx:
             arguments=arguments,
             result=result,
             error=error,
-            progress=self._progress,
+            progress=said[-1] if said else None,
             started_s=started,
             ended_s=self._world.clock.now(),
         )
@@ -119,7 +124,7 @@ class AttemptCtx:
         return call
 
     def progress(self, reward: float) -> None:
-        self._progress = checked_reward(reward)
+        _said.get([]).append(checked_reward(reward))
 
     async def event(self, kind: str, **data: Json) -> None:
         await self._recorder.note(kind, data)

@@ -20,9 +20,10 @@ from collections import Counter, deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from typing import cast
 
 from longtail import events
-from longtail.errors import FAILURES, InfrastructureError, TaskError
+from longtail.errors import FAILURES, InfrastructureError, LongtailError, TaskError
 from longtail.history import Position
 from longtail.rollout.attempt import Assignment, World, run_attempt
 from longtail.rollout.model import derive_seed
@@ -199,8 +200,8 @@ class Scheduler:
 
     def _group_done(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
-        if not task.cancelled() and task.exception() is not None and self._failure is None:
-            self._failure = task.exception()
+        if not task.cancelled() and (error := task.exception()) is not None and self._failure is None:
+            self._failure = _first(error)
         self._changed.set()
 
     async def _run_group(self, flight: _Flight) -> None:
@@ -270,3 +271,11 @@ class Scheduler:
             trajectories=trajectories,
             version_first=min(versions, default=self._version),
         )
+
+
+def _first(error: BaseException) -> BaseException:
+    """The error itself, or of a group of them the first that was made on purpose."""
+    while isinstance(error, BaseExceptionGroup):
+        inner = cast("BaseExceptionGroup[BaseException]", error).exceptions
+        error = next((one for one in inner if isinstance(one, LongtailError)), inner[0])
+    return error

@@ -61,8 +61,8 @@ def _disk(path: Path, aside: Path) -> Generator[None]:
     """What was written so far goes away when the disk is full: its space is needed."""
     try:
         yield
-    except OSError as error:
-        if not disk_is_full(error):
+    except (OSError, DiskFull) as error:  # DiskFull: of a file inside the directory
+        if isinstance(error, OSError) and not disk_is_full(error):
             raise
         _remove(aside)
         raise DiskFull(f"no space left to write {path}") from error

@@ -37,11 +37,18 @@ class LogitScale(torch.optim.AdamW):
         self._gain.mul_((self.log_scale - before).exp())
 
 
+@torch.no_grad()
 def last_gain(model: Any) -> Tensor:
     """The gain of the norm before the head. Raises UserError where logits are not proportional to it."""
     norm = getattr(model.base_model, "norm", None)
     gain = getattr(norm, "weight", None)
-    if gain is None or getattr(norm, "bias", None) is not None or "gemma" in type(norm).__name__.lower():
-        kind = model.config.model_type
-        raise UserError(f"trainer.scale_lr: the logits of model type '{kind}' have no scale to learn; set it to 0")
-    return gain
+    if norm is not None and gain is not None:
+        row = torch.linspace(-1, 1, len(gain), dtype=gain.dtype, device=gain.device)[None]
+        once = norm(row)
+        gain.mul_(2)  # exact
+        twice = norm(row)
+        gain.div_(2)
+        if torch.equal(twice, 2 * once):
+            return gain
+    kind = model.config.model_type
+    raise UserError(f"trainer.scale_lr: the logits of model type '{kind}' have no scale to learn; set it to 0")

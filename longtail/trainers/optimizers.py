@@ -22,7 +22,9 @@ class Optimizers:
         self._parameters: dict[str, Tensor] = dict(model.named_parameters())  # tied weights stand once
         inside = _matrices(model, self._parameters) if config.optimizer == "muon" else {}
         rest = [parameter for name, parameter in self._parameters.items() if name not in inside]
-        self._parts: list[torch.optim.Optimizer] = []
+        self._scale = LogitScale(last_gain(model), config) if config.scale_lr else None
+        # the scale first: its gradient is that of the gain as it was
+        self._parts: list[torch.optim.Optimizer] = [self._scale] if self._scale is not None else []
         if inside:
             self._parts.append(Muon(inside.values(), lr=config.lr, weight_decay=config.weight_decay))
         if rest:
@@ -30,10 +32,8 @@ class Optimizers:
                 rest, lr=config.lr, betas=config.betas, eps=config.eps, weight_decay=config.weight_decay, fused=True
             )
             self._parts.append(adamw)
-        self._scale = LogitScale(last_gain(model), config) if config.scale_lr else None
         self._named = dict(self._parameters)
         if self._scale is not None:
-            self._parts.append(self._scale)
             self._named[LOG_SCALE] = self._scale.log_scale
         self._rates = [part.defaults["lr"] for part in self._parts]
 

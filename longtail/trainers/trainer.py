@@ -170,9 +170,9 @@ class TorchTrainer:
 
     def _write(self, directory: Path) -> None:
         """A model directory that transformers can load, and beside it what resuming needs."""
-        write_tensors(directory / "model.safetensors", self._parameters)  # the largest first: a full disk shows here
         moments, optimizer_steps = self._optimizer.state()
         write_tensors(directory / "optimizer.safetensors", {"rng": torch.get_rng_state(), **moments})
+        write_tensors(directory / "model.safetensors", self._parameters)
         state = {
             "step": self._step_number,
             "optimizer_steps": optimizer_steps,

@@ -210,9 +210,12 @@ def test_presets_take_overrides_of_the_bundle_and_of_its_loss():
         ("grpo", {"normalization": "tokens"}, "'normalization' must be one of token, sequence, constant, got 'tokens'"),
         ("grpo", {"kl_coef": "much"}, "'kl_coef' must be a number of at least 0, got 'much'"),
         ("grpo", {"kl_coef": -1}, "must be a number of at least 0, got -1"),
-        ("grpo", {"clip_low": True}, "must be a number of at least 0, got True"),
-        ("grpo", {"clip_low": None}, "must be a number of at least 0, got None"),
-        ("grpo", {"importance_cap": float("nan")}, "must be a number of at least 0, got nan"),
+        ("grpo", {"clip_high": True}, "must be a number of at least 0, got True"),
+        ("grpo", {"clip_high": None}, "must be a number of at least 0, got None"),
+        ("grpo", {"clip_low": 3}, "must be a number of at least 0 and at most 1, got 3"),
+        ("grpo", {"decay": 5}, "must be a number of at least 0 and at most 1, got 5"),
+        ("grpo", {"importance_cap": float("nan")}, "must be a number of at least 1, got nan"),
+        ("grpo", {"importance_cap": 0}, "must be a number of at least 1, got 0"),
     ],
 )
 def test_bad_names_and_values_are_user_errors(name, overrides, message):

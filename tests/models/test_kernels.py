@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -23,6 +25,11 @@ def all_kernels() -> list[Kernels]:
 @pytest.fixture(params=all_kernels(), ids=lambda kernels: type(kernels).__name__)
 def kernels(request: pytest.FixtureRequest) -> Kernels:
     return request.param
+
+
+def test_a_compiler_that_is_there_is_used():
+    """Else a kernel that no longer compiles would pass all that follows, as nobody."""
+    assert (native() is not None) == (shutil.which("cc") is not None)
 
 
 def normal(*shape: int, seed: int = 0) -> torch.Tensor:

@@ -159,6 +159,38 @@ async def test_progress_is_recorded_with_the_tool_call_that_made_it():
     assert events.trajectory_from(world.journal.events) == ended
 
 
+async def test_progress_of_calls_that_overlap_goes_to_the_call_that_said_it():
+    async def works(task, ctx):
+        begun = asyncio.Event()
+
+        async def says():
+            ctx.progress(0.5)
+            begun.set()
+            return ""
+
+        async def is_silent():
+            await begun.wait()
+            return ""
+
+        await asyncio.gather(ctx.tool("silent", {}, is_silent), ctx.tool("says", {}, says))
+
+    ended = await attempt(world_of(works))
+    assert {call.name: call.progress for call in ended.calls} == {"says": 0.5, "silent": None}
+
+
+@pytest.mark.parametrize("raised", [ConnectionRefusedError("the search service is down"), TimeoutError("no answer")])
+async def test_an_outage_inside_a_tool_is_not_the_policys_failure(raised):
+    async def works(task, ctx):
+        async def search():
+            raise raised
+
+        await ctx.tool("search", {}, search)
+        return 0.0
+
+    ended = await attempt(world_of(works))
+    assert (ended.outcome, ended.reward) == (Outcome.INFRASTRUCTURE, None)
+
+
 @pytest.mark.parametrize("progress", [float("nan"), None, "half", {"reward": 1.0}])
 async def test_progress_that_is_no_number_is_the_fault_of_the_task(progress):
     async def works(task, ctx):

@@ -151,6 +151,8 @@ def test_a_full_disk_is_an_infrastructure_failure_and_leaves_what_was(tmp_path, 
         write_tensors(tmp_path / "w.safetensors", {"a": torch.ones(3)})
     with pytest.raises(DiskFull):
         write_directory(tmp_path / "c", lambda directory: (directory / "x").write_bytes(b"x") and None)
+    with pytest.raises(DiskFull):  # the second file of a checkpoint
+        write_directory(tmp_path / "c", lambda directory: write_tensors(directory / "x", {"a": torch.ones(3)}))
     assert [p.name for p in tmp_path.iterdir()] == ["w.safetensors"]
     assert torch.equal(load_file(tmp_path / "w.safetensors")["a"], torch.zeros(3))
 

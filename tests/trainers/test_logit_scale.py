@@ -27,9 +27,12 @@ def loss_of(model):
 def test_its_gradient_is_that_of_the_loss_by_the_log_of_a_factor_on_all_logits(model):
     loss_of(model).backward()
     gain = last_gain(model)
-    scale = LogitScale(gain, CONFIG)
+    optimizers = Optimizers(model, CONFIG.model_copy(update={"lr": 0.1}))
+    rest = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     before = gain.detach().clone()
-    scale.step()
+    optimizers.step(1.0)
+    (scale,) = [part for part in optimizers._parts if isinstance(part, LogitScale)]
+    model.load_state_dict(rest)
 
     def at(log_scale):
         with torch.no_grad():
