@@ -1,7 +1,7 @@
 """The seccomp filter of a sandbox, as classic BPF code for x86_64 and aarch64.
 
 It refuses what code in a sandbox never needs and what has opened kernels before: mounts, namespaces, tracing, keys,
-bpf, io_uring, userfaultfd, perf, modules, and sockets other than unix and internet ones.
+bpf, io_uring, userfaultfd, perf, modules, limits of another process, and sockets other than unix and internet ones.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _REFUSED = {
     "fspick": (433, 433),
     "mount_setattr": (442, 442),
 }
-_CLONE, _CLONE3, _SOCKET, _IOCTL = (56, 220), (435, 435), (41, 198), (16, 29)
+_CLONE, _CLONE3, _SOCKET, _IOCTL, _PRLIMIT = (56, 220), (435, 435), (41, 198), (16, 29), (302, 261)
 
 _LOAD, _JUMP_EQUAL, _JUMP_AT_LEAST, _JUMP_ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _NUMBER, _ARCHITECTURE = 0, 4  # offsets in struct seccomp_data
@@ -89,6 +89,7 @@ def compile_filter(machine: str = "") -> bytes:
     families = [_op(_JUMP_EQUAL, family, len(_FAMILIES) - at, 0) for at, family in enumerate(_FAMILIES)]
     code += _on_argument(_CLONE[column], 0, _when(_JUMP_ANY_BIT, _CLONE_NAMESPACES, errno.EPERM))
     code += _on_argument(_SOCKET[column], 0, [*families, _op(_RETURN, _ERROR | errno.EAFNOSUPPORT)])
+    code += _on_argument(_PRLIMIT[column], 0, [_op(_JUMP_EQUAL, 0, 1, 0), _op(_RETURN, _ERROR | errno.EPERM)])
     injections = [op for request in _TERMINAL_INJECTION for op in _when(_JUMP_EQUAL, request, errno.EPERM)]
     code += _on_argument(_IOCTL[column], 1, injections)
     return b"".join([*code, _op(_RETURN, _ALLOW)])

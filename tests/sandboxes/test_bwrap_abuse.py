@@ -304,6 +304,25 @@ async def test_15_a_program_holds_no_descriptor_of_the_agent(bwrap: BwrapSandbox
     await sandbox.close()
 
 
+async def test_16_the_agent_s_limits_cannot_be_lowered(bwrap: BwrapSandboxes) -> None:
+    """It would die at a later call, when nothing shows whose doing it was."""
+    sandbox = await fresh(bwrap)
+    program = """
+import os, resource
+refused = 0
+others = [int(name) for name in os.listdir('/proc') if name.isdigit() and int(name) != os.getpid()]
+for pid in others:
+    try: resource.prlimit(pid, resource.RLIMIT_AS, (1 << 20, 1 << 20))
+    except PermissionError: refused += 1
+resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+print(len(others), refused)
+"""
+    others, refused = (await python(sandbox, program)).stdout.split()
+    assert others == refused != b"0"
+    assert await sandbox.read("kept.txt") == b"kept"
+    await sandbox.close()
+
+
 @pytest.mark.parametrize(
     "argv", [["bash", "-c", "kill -9 -1"], ["python", "-c", "import os; os.kill(-1, 9); print(1)"]]
 )
