@@ -8,17 +8,14 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import importlib.util
-import inspect
 import os
 import platform
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
-from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -28,12 +25,12 @@ from longtail.algorithms.presets import Algorithm, preset
 from longtail.cluster.inline import InlineCluster
 from longtail.cluster.processes import ProcessCluster
 from longtail.config import Config, EngineConfig, TrainerConfig, dotted
-from longtail.envs import Env, env, reward
 from longtail.errors import LongtailError, UserError
 from longtail.fakes import MemoryJournal, NoTrace
 from longtail.journal import SqliteJournal, standing
 from longtail.loop import Run
 from longtail.models.load import resolve
+from longtail.named import load_rollout, load_tasks
 from longtail.ports import (
     Cluster,
     Engine,
@@ -94,21 +91,22 @@ class Problem:
 
 def prepare(config: Config, rollout: RolloutFn | None = None, tasks: Sequence[Task] | None = None) -> Problem:
     """Find and check everything that the config names. Raises UserError."""
-    if rollout is None or tasks is None:
-        if config.env is None:
-            raise UserError("the configuration has no [env] section; expected env.entry and env.tasks")
-        rollout = load_rollout(config.env.entry, config.env.params)
-        make = load_object(config.env.tasks, "env.tasks")
-        tasks = _tasks(make, config, "train", config.env.num_tasks, config.seed)
-    else:
-        make = None
-    if not tasks:
-        raise UserError("the training tasks are empty; expected at least one")
     evaluations: dict[str, Sequence[Task]] = {}
-    if make is not None and config.eval.tasks:
-        evaluations = {
-            split: _tasks(make, config, split, config.eval.tasks, config.eval.seed) for split in config.eval.splits
-        }
+    if rollout is None or tasks is None:
+        named = config.env
+        if named is None:
+            raise UserError("the configuration has no [env] section; expected env.entry and env.tasks")
+        rollout = load_rollout(named.entry, named.params)
+        tasks = load_tasks(named.tasks, "train", named.num_tasks, config.seed, named.task_params)
+        if config.eval.tasks:
+            evaluations = {
+                split: load_tasks(named.tasks, split, config.eval.tasks, config.eval.seed, named.task_params)
+                for split in config.eval.splits
+            }
+    if not len(tasks):
+        raise UserError("the training tasks are empty; expected at least one")
+    if (check := getattr(rollout, "__longtail_check__", None)) is not None:
+        check(tasks[0])
     algorithm = preset(config.algorithm.name, config.algorithm.overrides)
     if config.max_lag >= 1 and not algorithm.off_policy_correction:
         raise UserError(
@@ -139,52 +137,6 @@ def open_renderer(model: str) -> Renderer:
     return HFRenderer(model)
 
 
-def _tasks(make: Any, config: Config, split: str, count: int, seed: int) -> Sequence[Task]:
-    assert config.env is not None
-    check_call(make, f"env.tasks '{config.env.tasks}' with env.task_params", split, count, seed, config.env.task_params)
-    return make(split, count, seed, **config.env.task_params)
-
-
-def check_call(function: Any, what: str, *arguments: Any) -> None:
-    """Raises UserError when a function does not take these arguments, the last of which is a mapping of named ones."""
-    *places, named = arguments
-    try:
-        inspect.signature(function).bind(*places, **named)
-    except TypeError as error:
-        raise UserError(f"{what}: {error}") from None
-
-
-def load_object(entry: str, key: str) -> Any:
-    """The object that "package.module:name" names. Raises UserError."""
-    module, colon, name = entry.partition(":")
-    if not colon or not module or not name:
-        raise UserError(f'{key} must be "package.module:name", got {entry!r}')
-    if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))  # an environment beside the config is the common case
-    try:
-        return getattr(import_module(module), name)
-    except ModuleNotFoundError as error:
-        raise UserError(f"{key} = {entry!r}: {error}; is its package installed or in this directory?") from error
-    except AttributeError:
-        raise UserError(f"{key} = {entry!r}: module {module} has no '{name}'") from None
-
-
-def load_rollout(entry: str, params: Mapping[str, Any]) -> RolloutFn:
-    """A RolloutFn from an environment class, a RolloutFn or a reward function of TRL's signature."""
-    found = load_object(entry, "env.entry")
-    if inspect.isclass(found) and issubclass(found, Env):
-        return env(found, **params)
-    if not callable(found):
-        raise UserError(f"env.entry = {entry!r} must be an Env class, a rollout function or a reward function")
-    names = list(inspect.signature(found).parameters)
-    if inspect.iscoroutinefunction(found) and names[:2] == ["task", "ctx"]:
-        if params:
-            raise UserError(f"env.params: {entry} is a rollout function, which takes none, got {', '.join(params)}")
-        return cast("RolloutFn", found)
-    check_call(reward, f"env.params of the reward function '{entry}'", found, params)
-    return reward(found, **params)
-
-
 # --- roles: built in their own process by cluster/role.py ------------------------------------------------------------
 
 
@@ -211,12 +163,12 @@ async def open_run(problem: Problem, watch: Watch) -> AsyncGenerator[Run]:
     config, clock = problem.config, SystemClock()
     directory = config.directory
     async with AsyncExitStack() as stack:
-        sandboxes = open_sandbox_level(problem, directory / "sandboxes")
-        stack.push_async_callback(sandboxes.close)
-        journal = SqliteJournal.open(
+        journal = SqliteJournal.open(  # first: its lock makes the directory ours
             directory, checkpoint_every=config.trainer.checkpoint_every, keep=config.trainer.keep, wall=clock.wall
         )
         stack.push_async_callback(journal.close)
+        sandboxes = open_sandbox_level(problem, directory / "sandboxes")
+        stack.push_async_callback(sandboxes.close)
         stands = standing(directory)  # as resume() will find it: what is rolled back is not there
         first, past = stands.step, stands.past
         if past.started:

@@ -10,16 +10,18 @@ import difflib
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 
 from longtail.errors import UserError
 
+Share = Annotated[float, Field(ge=0, lt=1)]
+
 
 class Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class ModelConfig(Section):
@@ -76,8 +78,8 @@ class TrainerConfig(Section):
         default="constant", description="after the warm-up; linear and cosine end at 0 in the last step"
     )
     warmup_steps: int = Field(default=0, ge=0)
-    betas: tuple[float, float] = (0.9, 0.95)
-    eps: float = 1e-8
+    betas: tuple[Share, Share] = (0.9, 0.95)
+    eps: float = Field(default=1e-8, gt=0)
     weight_decay: float = Field(default=0.0, ge=0)
     clip_norm: float = Field(default=1.0, gt=0, description="largest norm of the gradient")
     checkpoint_every: int = Field(default=1, ge=1, description="steps")

@@ -20,9 +20,10 @@ from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import Any, TypeVar
 
-from longtail.build import check_call, check_installed, check_same_run, load_object, manifest, open_renderer
+from longtail.build import check_installed, check_same_run, manifest, open_renderer
 from longtail.config import Config, SftConfig
 from longtail.errors import UserError
+from longtail.named import blamed, check_call, load_object
 from longtail.types import Message
 
 NEW = "new"
@@ -103,10 +104,17 @@ def check_sft(config: Config) -> SftConfig:
         raise UserError("the configuration has no [sft] section; expected sft.examples")
     how = config.sft
     make = load_object(how.examples, "sft.examples")
-    check_call(make, f"sft.examples '{how.examples}' with sft.params", how.count, config.seed, how.params)
+    what = f"sft.examples '{how.examples}' with sft.params"
+    check_call(make, what, how.count, config.seed, how.params)
+    with blamed(what):
+        first = next(iter(make(1, config.seed, **how.params)), None)
+    if not first or not all(isinstance(message, Message) for message in first):
+        raise UserError(f"{what}: expected chats, each a list of longtail.Message, got {first!r:.100}")
     check_installed()
     if config.model.path != NEW:
         open_renderer(config.model.path)
+    else:
+        _check_shape(how)
     stored = [path for name in (SETTINGS, f"model/{RECORD}") if (path := config.directory / name).exists()]
     if stored:
         found = json.loads(stored[0].read_text())
@@ -114,6 +122,19 @@ def check_sft(config: Config) -> SftConfig:
     elif (config.directory / "model").exists():
         raise UserError(f"{config.directory} holds a model that another command made; choose another --run-dir")
     return how
+
+
+def _check_shape(how: SftConfig) -> None:
+    """Raises UserError for what the fresh model cannot be made of."""
+    from longtail.trainers.tiny import config_of
+
+    with blamed("sft.shape"):
+        shape = config_of(how.shape)
+    if how.copy_steps and (shape.num_hidden_layers < 2 or shape.hidden_size < (shape.head_dim or 0)):
+        raise UserError(
+            "sft.copy_steps needs a shape of at least 2 layers, and hidden_size of at least head_dim; "
+            f"got {shape.num_hidden_layers} layers, hidden_size {shape.hidden_size}, head_dim {shape.head_dim}"
+        )
 
 
 def _write(path: Path, text: str) -> None:

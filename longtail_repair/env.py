@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from longtail.envs import Body, Env, tool
 from longtail.envs.text import decode
-from longtail.errors import PolicyFailure, SandboxLost
+from longtail.errors import PolicyFailure, SandboxLost, UserError
 from longtail.ports import Ctx, Sandbox
 from longtail.types import ExecResult, Message, SandboxLimits, SandboxSpec, Score, Task
 from longtail_repair import runner
@@ -76,6 +76,9 @@ class RepairEnv(Env):
     ) -> None:
         self._show_failing, self._explain, self._progress = show_failing, explain, progress
         self._weights = {"solved": solved, "fixed": fixed, "steps": steps, "format": format}
+        for name, weight in self._weights.items():
+            if isinstance(weight, bool) or not isinstance(weight, int | float):  # a recipe can say anything
+                raise UserError(f"the weight '{name}' of RepairEnv must be a number, got {weight!r}")
 
     async def setup(self, task: Task, ctx: Ctx) -> Sequence[Message]:
         self._task, self._ctx, self._broken = task, ctx, False

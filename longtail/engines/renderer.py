@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn, TypeVar, cast
 
 from jinja2.exceptions import TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -23,6 +23,7 @@ from longtail.errors import UserError
 from longtail.models.load import resolve
 from longtail.types import Message
 
+T = TypeVar("T")
 _MARK = re.compile("\ue000(\\d+)\ue001")  # private-use characters: no template writes them
 _GENERATION_TAGS = re.compile(r"\{%-?\s*(?:end)?generation\s*-?%\}")  # for training masks; no output
 
@@ -33,8 +34,10 @@ class HFRenderer:
     def __init__(self, model: str) -> None:
         self._name = model
         where = resolve(model)
-        self._tokenizer = Tokenizer.from_file(str(_file(model, where, "tokenizer.json")))
-        settings: dict[str, Any] = json.loads(_file(model, where, "tokenizer_config.json").read_text(encoding="utf-8"))
+        self._tokenizer = _read(_file(model, where, "tokenizer.json"), lambda path: Tokenizer.from_file(str(path)))
+        settings: dict[str, Any] = _read(
+            _file(model, where, "tokenizer_config.json"), lambda path: json.loads(path.read_text(encoding="utf-8"))
+        )
         self._variables = {
             name: _text(settings.get(name)) for name in ("bos_token", "eos_token", "pad_token", "unk_token")
         }
@@ -129,6 +132,13 @@ def _control_tokens(tokenizer: Tokenizer) -> dict[str, int]:
         for index, token in added.items()
         if token.special or (token.content.startswith("<") and token.content.endswith(">"))
     }
+
+
+def _read(path: Path, load: Callable[[Path], T]) -> T:
+    try:
+        return load(path)
+    except Exception as error:  # the tokenizers library raises nothing more precise
+        raise UserError(f"{path}: not a readable tokenizer file: {error}") from None
 
 
 def _file(model: str, where: Path | str, name: str) -> Path:

@@ -48,6 +48,7 @@ def reward(function: RewardFunction, *, max_batch: int = 256, conversational: bo
         return await batcher.score(case)
 
     rollout.__qualname__ = rollout.__name__ = f"reward({batcher.name})"
+    rollout.__longtail_check__ = batcher.check  # pyright: ignore[reportFunctionMemberAccess]
     rollout.__longtail_sandbox__ = False  # pyright: ignore[reportFunctionMemberAccess] it never asks for one
     return rollout
 
@@ -105,6 +106,19 @@ class _Batcher:
         self._waiting.append(waiting)
         return await waiting.score
 
+    def check(self, task: Task) -> None:
+        """Raises UserError when the function cannot be called with a task's columns."""
+        names = {"prompts", "completions", "completion_ids", *task.data}
+        try:
+            inspect.signature(self._function).bind(**dict.fromkeys(n for n in names if self._takes(n)))
+        except TypeError as error:
+            raise UserError(
+                f"reward function {self.name}: {error}; it is called with {', '.join(sorted(names))}"
+            ) from None
+
+    def _takes(self, name: str) -> bool:
+        return self._accepts is None or name in self._accepts
+
     def _flush(self) -> None:
         shapes: dict[Any, list[_Waiting]] = {}
         for waiting in self._waiting:
@@ -136,8 +150,7 @@ class _Batcher:
             "completions": [case.completion for case in cases],
             "completion_ids": [case.ids for case in cases],
         }
-        if self._accepts is not None:
-            columns = {name: column for name, column in columns.items() if name in self._accepts}
+        columns = {name: column for name, column in columns.items() if self._takes(name)}
         if self._is_async:
             return await self._function(**columns)
         return await asyncio.wrap_future(self._thread.submit(lambda: self._in_thread(columns)))

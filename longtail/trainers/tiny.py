@@ -6,12 +6,14 @@ stand alone, words take the space before them. A turn costs two control tokens: 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 import torch
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from longtail.errors import UserError
 
 START, END, PAD = "<|im_start|>", "<|im_end|>", "<|endoftext|>"
 ROLES = ("system", "user", "assistant", "tool")
@@ -53,8 +55,22 @@ def new_tokenizer(texts: Iterable[str], vocab_size: int) -> Any:
 
 def new_model(tokenizer: Any, *, seed: int = 0, **changes: Any) -> Any:
     """A model with random weights for that tokenizer; `changes` are fields of LlamaConfig."""
-    shape: dict[str, Any] = {
+    ids = {
         "vocab_size": len(tokenizer),
+        "bos_token_id": None,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
+    cast("Any", torch).manual_seed(seed)
+    return LlamaForCausalLM(config_of({**ids, **changes})).eval()
+
+
+def config_of(changes: Mapping[str, Any]) -> LlamaConfig:
+    """The usual shape with some fields changed. Raises UserError for one that LlamaConfig does not have."""
+    unknown = [name for name in changes if name not in LlamaConfig().to_dict()]
+    if unknown:
+        raise UserError(f"sft.shape: LlamaConfig has no field '{unknown[0]}'")
+    shape: dict[str, Any] = {
         "hidden_size": 192,
         "intermediate_size": 512,
         "num_hidden_layers": 6,
@@ -64,9 +80,5 @@ def new_model(tokenizer: Any, *, seed: int = 0, **changes: Any) -> Any:
         "max_position_embeddings": 2048,
         "rope_parameters": {"rope_type": "default", "rope_theta": 1e5},
         "tie_word_embeddings": True,
-        "bos_token_id": None,
-        "eos_token_id": tokenizer.eos_token_id,
-        "pad_token_id": tokenizer.pad_token_id,
     }
-    cast("Any", torch).manual_seed(seed)
-    return LlamaForCausalLM(LlamaConfig(**{**shape, **changes})).eval()
+    return LlamaConfig(**{**shape, **changes})

@@ -12,16 +12,17 @@ from typer.testing import CliRunner
 
 from longtail import build
 from longtail.algorithms.presets import preset
-from longtail.build import Problem, check_same_run, load_rollout, open_run, prepare, weight_directory
+from longtail.build import Problem, check_same_run, open_run, prepare, weight_directory
 from longtail.cli import app
 from longtail.config import load_config, validate_config
 from longtail.envs import reward
 from longtail.errors import UserError
 from longtail.fakes import CountingTrainer, NoTrace, ToyRenderer
 from longtail.journal import read_history, standing
+from longtail.named import load_rollout
 from longtail.sandboxes import probe
 from longtail.sft import check_sft
-from longtail.types import Message, Task
+from longtail.types import Limits, Message, Task
 
 ROOT = Path(__file__).parents[2]
 
@@ -34,8 +35,57 @@ def praise(prompts, completions):
     return [1.0 for _ in prompts]
 
 
+def broken_chats(count, seed):
+    return [{}["text"]]
+
+
 def chats(count, seed):
-    return []
+    return [[Message(role="user", content="?"), Message(role="assistant", content="!")]] * count
+
+
+TASKS = "longtail_repair.arithmetic:sums"
+GOOD = "longtail_repair.arithmetic:accuracy"
+
+
+def no_tasks(split, count, seed):
+    return [{"prompt": "?"}] * count
+
+
+def turnless(split, count, seed):
+    return [Task(id="t", limits=Limits(turns=0))] * count
+
+
+def wants_labels(completions, labels):
+    return [0.0 for _ in completions]
+
+
+@pytest.mark.parametrize(
+    ("env", "sentence"),
+    [
+        ({"entry": "syntax_error:f", "tasks": TASKS}, r"env.entry = 'syntax_error:f': SyntaxError"),
+        ({"entry": "raises:f", "tasks": TASKS}, r"RuntimeError: not today \(.*raises.py line 1\)"),
+        ({"entry": "wrong_import:f", "tasks": TASKS}, "ImportError: cannot import name 'nothing_here'"),
+        ({"entry": "no_attribute:f", "tasks": TASKS}, "AttributeError: module 'os' has no attribute 'nothing_here'"),
+        ({"entry": "os:nothing", "tasks": TASKS}, "module os has no 'nothing'"),
+        ({"entry": GOOD, "tasks": "longtail_repair.tasks:repair_tasks", "task_params": {"levels": 3}}, "TypeError"),
+        ({"entry": GOOD, "tasks": f"{__name__}:no_tasks"}, "sequence of longtail.Task, got one of dict"),
+        ({"entry": GOOD, "tasks": f"{__name__}:turnless"}, "limits of a task must leave it a turn"),
+        ({"entry": GOOD, "tasks": TASKS, "params": {"max_batch": "x"}}, "TypeError"),
+        ({"entry": f"{__name__}:wants_labels", "tasks": TASKS}, "'labels'; it is called with answer, completion_ids"),
+        (
+            {"entry": "longtail_repair.env:RepairEnv", "tasks": TASKS, "params": {"solved": "high"}},
+            "weight 'solved' of RepairEnv must be a number, got 'high'",
+        ),
+    ],
+)
+def test_what_goes_wrong_in_the_code_of_a_user_is_one_sentence(tmp_path, monkeypatch, env, sentence):
+    (tmp_path / "syntax_error.py").write_text("def f(:")
+    (tmp_path / "raises.py").write_text("raise RuntimeError('not today')")
+    (tmp_path / "wrong_import.py").write_text("from os import nothing_here")
+    (tmp_path / "no_attribute.py").write_text("import os\nf = os.nothing_here")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UserError, match=sentence):
+        prepare(validate_config({"env": env}))
 
 
 async def test_params_that_nobody_takes_are_one_sentence():
@@ -103,6 +153,13 @@ def test_a_key_that_is_newer_than_the_run_had_its_default():
         ({"sft": {"examples": f"{__name__}:nothing"}}, "has no 'nothing'"),
         ({"sft": {"examples": f"{__name__}:chats", "params": {"level": 1}}}, "unexpected keyword argument 'level'"),
         ({"model": {"path": "/nowhere"}}, "no such directory"),
+        ({"sft": {"examples": f"{__name__}:broken_chats"}}, r"KeyError: 'text' \(.*test_prepare.py line \d+\)"),
+        ({"sft": {"examples": "builtins:list"}}, "with sft.params"),
+        ({"sft": {"examples": f"{__name__}:chats", "shape": {"hiden_size": 64}}}, "has no field 'hiden_size'"),
+        (
+            {"sft": {"examples": f"{__name__}:chats", "copy_steps": 1, "shape": {"num_hidden_layers": 1}}},
+            "copy_steps needs a shape of at least 2 layers",
+        ),
         ({"sft": {"examples": f"{__name__}:chats", "count": 7}}, "holds a run with sft.count = 10000, now it is 7"),
         ({"sft": {"examples": f"{__name__}:chats", "batch_tokens": 99}}, "holds a run with sft.batch_tokens"),
     ],

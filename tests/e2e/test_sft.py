@@ -89,7 +89,9 @@ def test_an_interrupt_is_heard_while_the_model_is_prepared(command, tmp_path: Pa
 def test_the_second_interrupt_ends_the_making_of_chats_at_once_and_leaves_no_process(tmp_path: Path):
     (tmp_path / "slow.py").write_text(
         "import os, pathlib, time\n"
+        "from longtail.types import Message\n"
         "def chats(count, seed):\n"
+        "    if count == 1: return [[Message(role='user', content='?')]]\n"
         "    pathlib.Path('pid').write_text(f'{os.getpid()}.')\n"
         "    time.sleep(600)\n"
     )

@@ -36,12 +36,25 @@ ALLOWED = {
     "cluster": PURE,
     "loop": PURE | {"data", "algorithms", "rollout"},
     # The wiring layer: these put the rooms together, each those that its command needs.
+    "named": BASE | {"ports", "envs"},
     "build": PURE
-    | {"algorithms", "cluster", "engines", "envs", "fakes", "journal", "loop", "models", "rollout", "sandboxes"}
+    | {
+        "named",
+        "algorithms",
+        "cluster",
+        "engines",
+        "envs",
+        "fakes",
+        "journal",
+        "loop",
+        "models",
+        "rollout",
+        "sandboxes",
+    }
     | {"trainers", "weights"},
     "runs": PURE | {"engines", "journal", "observe"},
     "drive": PURE | {"build", "runs", "loop", "journal", "observe"},
-    "sft": PURE | {"build", "algorithms", "data", "engines", "trainers"},
+    "sft": PURE | {"build", "named", "algorithms", "data", "engines", "trainers"},
     "doctor": BASE | {"sandboxes"},
     "cli": PURE | {"build", "drive", "runs", "sft", "doctor", "journal", "observe"},
     "bench": PURE | {"algorithms", "data", "engines", "models", "observe", "trainers"},
