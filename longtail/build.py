@@ -394,7 +394,7 @@ def manifest(config: Config) -> dict[str, Any]:
             versions[package] = None
     return {
         "python": platform.python_version(),
-        "platform": platform.platform(),
+        "platform": f"{platform.system()} {platform.machine()}",
         **versions,
         "model": config.model.path,
     }

@@ -23,7 +23,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from longtail.config import Config, dotted, load_config
+from longtail.config import Config, changed, dotted, load_config
 from longtail.errors import LongtailError, UserError, disk_is_full
 
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
@@ -168,7 +168,13 @@ def train(
 
     problem = prepare(config)
     if dry_run:
-        facts = {"training tasks": len(problem.tasks), **_counts(problem.evaluations)}
+        facts = {
+            "directory": str(config.directory),
+            "roles": f"sampler, trainer ({config.cluster})",
+            "attempts per step": config.groups_per_step * config.rollout.group_size,
+            "training tasks": len(problem.tasks),
+            **_counts(problem.evaluations),
+        }
         _print_plan(config, {**facts, "sandbox": asyncio.run(check_sandboxes(problem))}, as_json)
         return
     from longtail.drive import train_run
@@ -191,14 +197,12 @@ def evaluate(
     """Measure success on evaluation tasks, with 95 % intervals."""
     config, model = _evaluated(what, o, checkpoint)
     changes = {**({"tasks": tasks} if tasks else {}), **({"splits": tuple(split)} if split else {})}
-    config = _changed(
-        config, {"eval": {**config.eval.model_dump(), **changes}, "model": {**config.model.model_dump(), "path": model}}
-    )
+    config = changed(config, {"eval": changes, "model": {"path": model}})
     from longtail.build import check_sandboxes, prepare
 
     problem = prepare(config)
     if dry_run:
-        facts = {"model": model, **_counts(problem.evaluations)}
+        facts = {"model": model, "roles": f"sampler ({config.cluster})", **_counts(problem.evaluations)}
         _print_plan(config, {**facts, "sandbox": asyncio.run(check_sandboxes(problem))}, as_json)
         return
     from longtail.drive import evaluate_run
@@ -224,7 +228,8 @@ def sft(
 
     how = check_sft(config)
     if dry_run:
-        _print_plan(config, {"chats": how.count, "held out": how.held_out}, as_json)
+        facts = {"directory": str(config.directory), "chats": how.count, "held out": how.held_out}
+        _print_plan(config, facts, as_json)
         return
     with _progress(as_json) as progress:
         run_until_done(_follow(fit(config), progress), _teller(progress))
@@ -240,12 +245,6 @@ async def _follow(reports: AsyncGenerator[Any], progress: Any) -> None:
 
 def _load(configs: list[Path], overrides: list[str], run_dir: str) -> Config:
     return load_config(configs, [*overrides, *([f"run_dir={json.dumps(run_dir)}"] if run_dir else [])])
-
-
-def _changed(config: Config, changes: Mapping[str, Any]) -> Config:
-    from longtail.config import validate_config
-
-    return validate_config({**config.model_dump(), **changes})
 
 
 def _evaluated(what: list[Path], overrides: list[str], checkpoint: str) -> tuple[Config, str]:
@@ -267,20 +266,14 @@ def _counts(evaluations: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _print_plan(config: Config, facts: Mapping[str, Any], as_json: bool) -> None:
-    plan = {
-        "directory": str(config.directory),
-        "roles": f"sampler, trainer ({config.cluster})",
-        "attempts per step": config.groups_per_step * config.rollout.group_size,
-        **facts,
-    }
     if as_json:
-        print(json.dumps({"config": config.model_dump(mode="json"), "plan": plan}))
+        print(json.dumps({"config": config.model_dump(mode="json"), "plan": facts}))
         return
     for key, value in dotted(config.model_dump(mode="json")).items():
         if value is not None:
             print(f"{key} = {json.dumps(value)}")
     print()
-    for name, value in plan.items():
+    for name, value in facts.items():
         print(f"{name}: {value}")
 
 

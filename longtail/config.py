@@ -193,6 +193,11 @@ def load_config(paths: Iterable[Path], overrides: Iterable[str] = ()) -> Config:
     return validate_config(merged)
 
 
+def changed(config: Config, changes: Mapping[str, Any]) -> Config:
+    """Another Config; sections merge, as layers do. Raises UserError."""
+    return validate_config(_merge(config.model_dump(), changes))
+
+
 def validate_config(data: Mapping[str, Any]) -> Config:
     """A Config from plain data. Raises UserError."""
     try:

@@ -13,8 +13,9 @@ from typing import Any
 
 from longtail import loop
 from longtail.build import Problem, SystemClock, open_evaluation, open_run, prepare
-from longtail.config import Config, load_config, validate_config
+from longtail.config import Config, changed, load_config
 from longtail.errors import UserError
+from longtail.history import History
 from longtail.journal import read_history, standing
 from longtail.observe.intervals import wilson
 from longtail.observe.metrics import FILE_NAME, read_metrics
@@ -28,12 +29,13 @@ RESULT = "result.json"
 
 
 def train(rollout: RolloutFn, tasks: Sequence[Task], config: Config | str | Path | None = None, **changes: Any) -> Path:
-    """Train on tasks with a rollout function; returns the run directory. `changes` are fields of the config.
+    """Train on tasks with a rollout function; returns the run directory. `changes` are fields of the config, those of
+    its sections as dicts. What the config says of [env] does not count.
 
     The same call again resumes the run. Raises UserError for bad input, before anything starts.
     """
     base = load_config([Path(config)]) if isinstance(config, str | Path) else config or Config()
-    problem = prepare(validate_config({**base.model_dump(), **changes}), rollout, tasks)
+    problem = prepare(changed(base, {**changes, "env": None}), rollout, tasks)
     progress = open_progress(as_json=False)
     try:
         asyncio.run(train_run(problem, progress))
@@ -85,19 +87,31 @@ def finish(config: Config, progress: Progress) -> dict[str, Json]:
 
 
 def read_result(config: Config) -> dict[str, Json]:
-    """Success before and after on the first evaluation split, with 95 % Wilson intervals; None where not measured."""
+    """Success before and after on the evaluation splits, the first as the headline; None where not measured."""
     past = read_history(config.directory)
-    split = config.eval.splits[0] if config.eval.splits else ""
-    steps = sorted(step for step, name in past.evaluations if name == split)
+    headline, *others = config.eval.splits or ("",)
     lines = [line for line in read_metrics(config.directory / FILE_NAME) if line["step"] <= past.step]
-    result: dict[str, Json] = {"name": config.name, "seed": config.seed, "split": split, "steps": past.step}
+    return {
+        "name": config.name,
+        "seed": config.seed,
+        "split": headline,
+        "steps": past.step,
+        **_before_and_after(past, headline),
+        "train_seconds": round(sum(line["seconds"] - line.get("eval_s", 0.0) for line in lines), 1),
+        "other_splits": {split: _before_and_after(past, split) for split in others},
+    }
+
+
+def _before_and_after(past: History, split: str) -> dict[str, Json]:
+    """Shares of the tasks that were solved, with 95 % Wilson intervals."""
+    steps = sorted(step for step, name in past.evaluations if name == split)
+    result: dict[str, Json] = {}
     for name, step in (("before", steps[0] if steps else None), ("after", steps[-1] if len(steps) > 1 else None)):
         found = past.evaluations[step, split] if step is not None else {"successes": 0, "scored": 0}
         success, n = found["successes"], found["scored"]
         result[f"success_{name}"] = success / n if n else None
         result[f"interval_{name}"] = list(wilson(success, n)) if n else None
         result[f"tasks_{name}"] = n
-    result["train_seconds"] = round(sum(line["seconds"] - line.get("eval_s", 0.0) for line in lines), 1)
     return result
 
 

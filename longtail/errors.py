@@ -16,7 +16,7 @@
     class           retry                          scored   in the baseline
     policy          no                             yes      yes
     infrastructure  yes, own budget, backoff       no       no
-    task            small budget, then quarantine  no       no
+    task            once                           no       no
     control         no                             no       no
 
 A ConnectionError or TimeoutError is infrastructure. Anything else that an environment raises, for a missing file or a
@@ -27,7 +27,8 @@ disk for one, is raised as one of the above.)
 from __future__ import annotations
 
 import errno
-from dataclasses import dataclass
+import sys
+from collections.abc import Mapping
 
 from longtail.types import Outcome
 
@@ -80,21 +81,14 @@ class ControlSignal(LongtailError):
     """The scheduler ended the attempt."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Consequence:
-    """What follows from a failure of one class."""
-
-    retries: int  # default budget of further attempts for one group member
-    scored: bool
-    in_baseline: bool
-
-
-FAILURES: dict[Outcome, Consequence] = {
-    Outcome.DONE: Consequence(retries=0, scored=True, in_baseline=True),
-    Outcome.POLICY: Consequence(retries=0, scored=True, in_baseline=True),
-    Outcome.INFRASTRUCTURE: Consequence(retries=3, scored=False, in_baseline=False),
-    Outcome.TASK: Consequence(retries=1, scored=False, in_baseline=False),
-    Outcome.CONTROL: Consequence(retries=0, scored=False, in_baseline=False),
+# Most further attempts of one group member, by how the last one ended; `rollout.retries` may allow fewer. What is scored,
+# and so in the baseline, says Trajectory.usable.
+RETRIES: Mapping[Outcome, int] = {
+    Outcome.DONE: 0,
+    Outcome.POLICY: 0,
+    Outcome.INFRASTRUCTURE: sys.maxsize,
+    Outcome.TASK: 1,
+    Outcome.CONTROL: 0,
 }
 
 

@@ -70,9 +70,9 @@ class RepairEnv(Env):
         explain: bool = False,
         progress: bool = False,
         solved: float = 1.0,
-        fixed: float = 0.2,
-        steps: float = -0.05,
-        format: float = 0.05,  # noqa: A002 - the name of the part
+        fixed: float = 0.5,
+        steps: float = 0.0,
+        format: float = 0.0,  # noqa: A002 - the name of the part
     ) -> None:
         self._show_failing, self._explain, self._progress = show_failing, explain, progress
         self._weights = {"solved": solved, "fixed": fixed, "steps": steps, "format": format}

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from longtail import events
-from longtail.errors import FAILURES, InfrastructureError, LongtailError, TaskError
+from longtail.errors import RETRIES, InfrastructureError, LongtailError, TaskError
 from longtail.history import Position
 from longtail.rollout.attempt import Assignment, World, run_attempt
 from longtail.rollout.model import derive_seed
@@ -249,7 +249,7 @@ class Scheduler:
             async with self._slots:
                 trajectory = await run_attempt(self._world, replace(assignment, attempt=attempt))
             self._note_end(trajectory)
-            budget = min(FAILURES[trajectory.outcome].retries, self._plan.retries)
+            budget = min(RETRIES[trajectory.outcome], self._plan.retries)
             if attempt >= budget:
                 return trajectory
             await self._world.clock.sleep(self._plan.backoff_s * 2**attempt)

@@ -103,7 +103,7 @@ def test_progress_is_what_the_score_would_be_behind_each_edit(play: Play):
     _, silent = play(env(RepairEnv), TASK, *script)
     assert silent.progressed == []
     score, stage = play(env(RepairEnv, progress=True, steps=0.0), TASK, *script)
-    assert stage.progressed == pytest.approx([-0.15, -0.15, score["reward"]])
+    assert stage.progressed == pytest.approx([-0.5, -0.5, score["reward"]])
 
 
 def test_progress_is_not_said_by_a_runner_that_the_agent_wrote(play: Play):
