@@ -81,8 +81,8 @@ class ControlSignal(LongtailError):
     """The scheduler ended the attempt."""
 
 
-# Most further attempts of one group member, by how the last one ended; `rollout.retries` may allow fewer. What is scored,
-# and so in the baseline, says Trajectory.usable.
+# Most further attempts of one group member, by how the last one ended; `rollout.retries` may allow fewer. What is
+# scored, and so in the baseline, says Trajectory.usable.
 RETRIES: Mapping[Outcome, int] = {
     Outcome.DONE: 0,
     Outcome.POLICY: 0,

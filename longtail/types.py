@@ -27,8 +27,8 @@ class Limits:
     seconds: float = 600.0  # wall clock of the attempt
 
     def __post_init__(self) -> None:
-        if min(self.turns, self.tokens) < 1 or self.calls < 0 or not self.seconds > 0:
-            raise ValueError(f"limits of a task must leave it a turn, a token and some time, got {self}")
+        if min(self.turns, self.tokens) < 1 or self.calls < 0 or not self.seconds >= 0:
+            raise ValueError(f"limits of a task must leave it a turn and a token, got {self}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
