@@ -1,7 +1,7 @@
-"""A shipped fake of every port, to test environments and schedules without a model, a sandbox or a clock.
+"""Shipped fakes of the ports that an attempt and a step work with: to test environments and schedules without a model,
+a sandbox, a disk or a clock.
 
 engine = ScriptedEngine(["read a.py", "submit"])       says these, one after the other, in every conversation
-world = fake_world(rollout, engine=engine)             everything run_attempt() and Scheduler need
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ from longtail.errors import DeadlineExpired, InfrastructureError
 
 START_S = 300.0  # a role must answer its first call within this: loading a model may take minutes
 CLOSE_S = 10.0
-# A role may hang without dying. generate() is not here: its attempt has a deadline; nor is step(): it takes its time.
-DEADLINES_S = {"cancel": 20.0, "stats": 20.0, "load": 600.0, "export": 600.0, "save": 600.0}
+# A role may hang without dying. generate() is not here: its attempt has a deadline.
+DEADLINES_S = {"cancel": 20.0, "stats": 20.0, "load": 600.0, "export": 600.0, "save": 600.0, "step": 7200.0}
 
 
 class ProcessCluster:

@@ -163,7 +163,8 @@ async def run_attempt(world: World, assignment: Assignment) -> Trajectory:
         started_s=started,
         ended_s=world.clock.now(),
     )
-    await world.journal.append(events.attempt_ended(trajectory))
+    recorded = events.reward_recorded(trajectory.id, score=trajectory.score, reward=trajectory.reward)
+    await world.journal.append(*([] if score is None else [recorded]), events.attempt_ended(trajectory))
     return trajectory
 
 
