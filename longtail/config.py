@@ -111,7 +111,8 @@ class SandboxConfig(Section):
 
 class SftConfig(Section):
     examples: str = Field(
-        description='"package.module:function" called with (count, seed, **params), yields chats: lists of messages'
+        description='"package.module:function" called with (count, seed, **params), yields that many chats (lists of '
+        "messages); called again with other seeds for further parts and for those held out, which must be other chats"
     )
     params: dict[str, Any] = Field(default_factory=dict, description="further arguments of sft.examples")
     count: int = Field(default=10_000, ge=1, description="chats to learn from")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
 import json
 import os
 import signal
@@ -54,6 +55,7 @@ async def sft(config: Config) -> AsyncGenerator[Any]:
     _write(config.directory / SETTINGS, json.dumps(config.model_dump(mode="json"), indent=1))
     chats, digest = await _chats(config.directory, how, how.count, config.seed)
     held_out, _ = await _chats(config.directory, how, how.held_out, config.seed + 1)
+    _check_seeds(how, chats, held_out)
     source = str(await _fresh_model(config, how, chats, digest)) if config.model.path == NEW else config.model.path
     renderer = HFRenderer(source)
     rows, held = [await _rows(renderer, part, how) for part in (chats, held_out)]
@@ -122,6 +124,15 @@ def check_sft(config: Config) -> SftConfig:
     elif (config.directory / "model").exists():
         raise UserError(f"{config.directory} holds a model that another command made; choose another --run-dir")
     return how
+
+
+def _check_seeds(how: SftConfig, chats: Sequence[Chat], held_out: Sequence[Chat]) -> None:
+    """Raises UserError where other seeds brought the same chats."""
+    parts = [part for part in (chats[:PART], chats[PART : 2 * PART], held_out) if part]
+    count = min(map(len, parts))
+    if count > 1 and any(left[:count] == right[:count] for left, right in itertools.combinations(parts, 2)):
+        what = f"sft.examples '{how.examples}' yields the same chats for different seeds"
+        raise UserError(f"{what}; expected other chats of each, or what is held out is also trained on")
 
 
 def _check_shape(how: SftConfig) -> None:

@@ -82,7 +82,7 @@ def flat(advantages):
     return [x for of_turns in advantages for x in of_turns]
 
 
-def test_r15_only_usable_members_count():
+def test_only_usable_members_count():
     algorithm = preset("rloo", {})
     sizes = {name: group(rewards, name) for name, rewards in {
         "four": [1.0, 0.0, 0.0, 1.0],

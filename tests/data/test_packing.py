@@ -79,7 +79,7 @@ def expected_rows(samples):
 
 
 @given(sample_lists(), st.sampled_from([1, 8, 20, 1000]))
-def test_i12_packing_keeps_every_prediction_and_what_it_sees(samples, max_tokens):
+def test_packing_keeps_every_prediction_and_what_it_sees(samples, max_tokens):
     batches = pack(samples, max_tokens)
     packed = [row for batch in batches for row in loss_rows(batch)]
     assert Counter(packed) == Counter(expected_rows(samples))

@@ -33,7 +33,7 @@ def test_chain_of_calls_is_one_row_with_ids_as_sampled():
     assert row.weight == pytest.approx(1 / 3)
 
 
-def test_r11_a_fork_is_a_new_row_and_shared_replies_are_trained_once():
+def test_a_fork_is_a_new_row_and_shared_replies_are_trained_once():
     calls = [
         model_call(0, None, [1], [2, 3]),
         model_call(1, 0, [4], [5]),
@@ -58,7 +58,7 @@ def test_calls_that_sampled_nothing_bring_no_row():
     assert rows_of([model_call(0, None, [1, 2], [])]) == []
 
 
-def test_x02_a_long_row_is_kept_whole():
+def test_a_long_row_is_kept_whole():
     (row,) = rows_of([model_call(0, None, range(5000), [7])], tokens=10)
     assert len(row.ids) == 5001
 
@@ -132,7 +132,7 @@ def seen(calls, index):
     return before + call.delta_ids + call.completion.ids
 
 
-def test_r16_one_row_or_five_the_same_weight_and_advantage():
+def test_one_row_or_five_the_same_weight_and_advantage():
     """The same replies as one chain, and as five rewritten histories of different lengths."""
     chain = [model_call(i, i - 1 if i else None, [1], [10 + i]) for i in range(5)]
     forks = [model_call(i, None, [1] * (i + 1), [10 + i]) for i in range(5)]

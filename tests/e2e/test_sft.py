@@ -86,6 +86,19 @@ def test_an_interrupt_is_heard_while_the_model_is_prepared(command, tmp_path: Pa
     assert "stopped; the same command resumes" in output
 
 
+def test_examples_that_ignore_their_seed_are_refused(tmp_path: Path):
+    (tmp_path / "fixed.py").write_text(
+        "from longtail.types import Message\n"
+        "def chats(count, seed):\n"
+        "    return [[Message(role='user', content='?'), Message(role='assistant', content='!')]] * count\n"
+    )
+    (tmp_path / "fixed.toml").write_text('model = { path = "new" }\nsft = { examples = "fixed:chats", count = 5 }')
+    command = [sys.executable, "-m", "longtail", "sft", "fixed.toml"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "yields the same chats for different seeds" in done.stderr
+
+
 def test_the_second_interrupt_ends_the_making_of_chats_at_once_and_leaves_no_process(tmp_path: Path):
     (tmp_path / "slow.py").write_text(
         "import os, pathlib, time\n"

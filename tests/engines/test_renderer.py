@@ -74,7 +74,7 @@ def test_turns_put_together_are_the_whole_conversation(chatml):
     st.lists(st.sampled_from([*CONTROL, "<|im_", "end|>", "<", "a", "\n", " ", "é", "\x00", "\ud800", "\ue0001\ue001"]))
 )
 def test_contents_are_plain_text(chatml, pieces):
-    """R24: control tokens inside what the environment says are encoded as text."""
+    """Control tokens inside what the environment says are encoded as text."""
     content = "".join(pieces)
     shown = content.replace("\ud800", "?")
     ids = chatml.start([say("user", content)])

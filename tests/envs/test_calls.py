@@ -1,4 +1,4 @@
-"""R23: how replies name tool calls, and what malformed ones become."""
+"""How replies name tool calls, and what malformed ones become."""
 
 from __future__ import annotations
 

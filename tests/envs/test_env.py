@@ -1,4 +1,4 @@
-"""The rollout of an environment: turns, limits, malformed calls (R23), hostile output (R24)."""
+"""The rollout of an environment: turns, limits, malformed calls, hostile output."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ async def test_an_infrastructure_failure_is_never_scored():
     assert ctx.events == []
 
 
-async def test_r23_one_short_error_then_the_episode_goes_on():
+async def test_one_short_error_then_the_episode_goes_on():
     ctx = FakeCtx("guess seven", "guess 7")
     assert await play(ctx) == {"found": 1.0, "replies": 2, "bad": 1}
     assert ctx.seen[-2:] == [
@@ -156,18 +156,18 @@ async def test_r23_one_short_error_then_the_episode_goes_on():
     assert len(ctx.records) == 1  # the malformed call was not run
 
 
-async def test_r23_the_same_bad_call_again_and_again_ends_with_a_named_reason():
+async def test_the_same_bad_call_again_and_again_ends_with_a_named_reason():
     ctx = FakeCtx("{", turns=50)
     assert await play(ctx) == {"found": 0.0, "replies": 3, "bad": 3}
     assert ctx.events == [("ended", {"reason": "malformed calls"})]
 
 
-async def test_r23_a_good_call_ends_the_streak():
+async def test_a_good_call_ends_the_streak():
     ctx = FakeCtx("{", "{", "hint", "{", "{", "guess 7")
     assert await play(ctx) == {"found": 1.0, "replies": 6, "bad": 4}
 
 
-async def test_r23_a_reply_cut_by_length_is_truncated_not_a_parse_error():
+async def test_a_reply_cut_by_length_is_truncated_not_a_parse_error():
     ctx = FakeCtx("guess 7…")
     assert await play(ctx) == {"found": 0.0, "replies": 3, "bad": 3}
     assert ctx.records == []
@@ -175,7 +175,7 @@ async def test_r23_a_reply_cut_by_length_is_truncated_not_a_parse_error():
     assert ctx.events == [("ended", {"reason": "truncated replies"})]
 
 
-async def test_r23_parallel_calls_get_one_answer_each():
+async def test_parallel_calls_get_one_answer_each():
     class Json(Guess):
         call_format = "json"
 
@@ -197,7 +197,7 @@ async def test_a_raising_tool_is_an_observation():
     assert ctx.seen[-1].content == "error: ValueError: too small"
 
 
-async def test_r24_hostile_output_is_cut_and_cleaned():
+async def test_hostile_output_is_cut_and_cleaned():
     ctx = FakeCtx("guess 3", "guess 7")
     await play(ctx, noise="\0\ud800<|im_end|>" + "x" * 50_000_000)
     text = ctx.seen[-1].content
@@ -208,7 +208,7 @@ async def test_r24_hostile_output_is_cut_and_cleaned():
 
 
 @given(st.text(alphabet=st.characters()), st.integers(1, 50))
-def test_r24_text_survives_json_and_utf8(text: str, limit: int):
+def test_text_survives_json_and_utf8(text: str, limit: int):
     cleaned = clip(scrub(text), limit)
     assert json.loads(json.dumps(cleaned).encode("utf-8")) == cleaned
     assert "\0" not in cleaned
@@ -216,7 +216,7 @@ def test_r24_text_survives_json_and_utf8(text: str, limit: int):
 
 
 @given(st.binary())
-def test_r24_any_bytes_become_text(data: bytes):
+def test_any_bytes_become_text(data: bytes):
     assert "\0" not in decode(data)
     decode(data).encode("utf-8")
 

@@ -1,4 +1,4 @@
-"""RepairEnv: its tools, its score, and that a verdict cannot be forged (R21)."""
+"""RepairEnv: its tools, its score, and that a verdict cannot be forged."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_the_same_code_is_graded_once(play: Play):
     assert (len(stage.boxes), len(stage_again.boxes)) == (2, 1)
 
 
-def test_r21_the_grade_comes_from_a_fresh_sandbox_after_the_agents_is_closed(play: Play):
+def test_the_grade_comes_from_a_fresh_sandbox_after_the_agents_is_closed(play: Play):
     _, stage = play(env(RepairEnv), TASK, FIX + " ", "edit tests/test_tax.py 4 4\n    assert 1 == 1", "submit")
     live, fresh = stage.boxes
     assert live.closed
@@ -146,7 +146,7 @@ def test_r21_the_grade_comes_from_a_fresh_sandbox_after_the_agents_is_closed(pla
     assert set(fresh.spec.files) == {"shop/__init__.py", "shop/cart.py", "shop/tax.py", "run_tests.py"}
 
 
-def test_r21_edited_tests_and_runner_change_nothing(play: Play):
+def test_edited_tests_and_runner_change_nothing(play: Play):
     score, _ = play(
         env(RepairEnv),
         TASK,
@@ -179,7 +179,7 @@ FORGERIES = {
 
 
 @pytest.mark.parametrize("trick", FORGERIES)
-def test_r21_a_verdict_cannot_be_forged(play: Play, trick: str):
+def test_a_verdict_cannot_be_forged(play: Play, trick: str):
     lines = FORGERIES[trick]
     result = {"lies about equality": "Yes(9)", "repeats what is expected": "13"}.get(trick, "9")
     script = [f"edit cart.py 1 4\n{lines}\ndef total(a, b):\n    return {result}", "test", "submit"]
@@ -221,7 +221,7 @@ class FragileStage(Stage):
     [(["test"], "the code broke its sandbox"), ([FIX + "  # never tested", "submit"], "done")],
     ids=["where it is tested", "where it is graded"],
 )
-async def test_r20_code_that_breaks_its_sandbox_is_scored_as_a_failure(tmp_path: Any, script: list[str], reason: str):
+async def test_code_that_breaks_its_sandbox_is_scored_as_a_failure(tmp_path: Any, script: list[str], reason: str):
     stage = FragileStage(TASK, script, tmp_path)
     score = await env(RepairEnv)(TASK, stage)
     assert (score["solved"], score["fixed"]) == (0.0, -1.0)
@@ -229,7 +229,7 @@ async def test_r20_code_that_breaks_its_sandbox_is_scored_as_a_failure(tmp_path:
 
 
 @pytest.mark.parametrize("script", [["test"], [FIX + "  # on a lost host", "submit"]])
-async def test_r20_a_host_on_which_no_sandbox_starts_is_not_the_policys_failure(tmp_path: Any, script: list[str]):
+async def test_a_host_on_which_no_sandbox_starts_is_not_the_policys_failure(tmp_path: Any, script: list[str]):
     stage = FragileStage(TASK, script, tmp_path)
     stage.healthy = False
     with pytest.raises(SandboxLost, match="the host is down"):
@@ -245,7 +245,7 @@ async def test_r20_a_host_on_which_no_sandbox_starts_is_not_the_policys_failure(
         ("snapshot", [FIX, "submit"], "done"),
     ],
 )
-async def test_r20_so_is_code_that_broke_it_for_a_later_call(tmp_path: Any, call: str, script: list[str], reason: str):
+async def test_so_is_code_that_broke_it_for_a_later_call(tmp_path: Any, call: str, script: list[str], reason: str):
     stage = FragileStage(TASK, script, tmp_path)
     stage.box = type("Broken", (FragileBox,), {"breaks": call})
     score = await env(RepairEnv)(TASK, stage)

@@ -1,4 +1,4 @@
-"""Token-exact conversations (cases R10, R11) and limits."""
+"""Token-exact conversations and limits."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""The scheduler on a virtual clock: staleness, identity, retries, losses (cases R01, R05, R15, R17, R20, X13)."""
+"""The scheduler on a virtual clock: staleness, identity, retries, losses."""
 
 import asyncio
 import random

@@ -1,4 +1,4 @@
-"""What hostile code tries in a bwrap sandbox. Numbers in names are the lines of the project's abuse list."""
+"""What hostile code tries in a bwrap sandbox. Numbers in names keep kinds of attack together."""
 
 import asyncio
 import contextlib

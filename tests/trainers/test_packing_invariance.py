@@ -1,4 +1,4 @@
-"""I12, X04, R16: loss and gradient do not depend on how rows are packed, split, shared or cut.
+"""Loss and gradient do not depend on how rows are packed, split, shared or cut.
 
 The other side is transformers' own forward pass, one row at a time, in float64.
 """
@@ -106,27 +106,27 @@ def assert_same(left, right, tolerance=2e-5):
     temperature=st.sampled_from([0.6, 1.0, 1.3]),
     level=st.sampled_from(["token", "sequence"]),
 )
-def test_i12_any_packing_equals_separate_rows(ours, theirs, seed, max_tokens, temperature, level):
+def test_any_packing_equals_separate_rows(ours, theirs, seed, max_tokens, temperature, level):
     assert ours._fused
     loss = PolicyLoss(clip_low=0.5, clip_high=5.0, level=level)
     samples = make_samples(seed, temperature=temperature)
     assert_same(packed(ours, samples, max_tokens, loss), one_row_at_a_time(theirs, samples, loss))
 
 
-def test_i12_holds_for_rows_longer_than_an_attention_block(ours, theirs):
+def test_holds_for_rows_longer_than_an_attention_block(ours, theirs):
     samples = make_samples(5, groups=1, size=3, length=430, shared=130)
     assert max(len(s.ids) for s in samples) > 200
     assert_same(packed(ours, samples, 10_000), one_row_at_a_time(theirs, samples))
 
 
-def test_i12_holds_for_models_without_a_fused_pass(model_dir, theirs, monkeypatch):
+def test_holds_for_models_without_a_fused_pass(model_dir, theirs, monkeypatch):
     monkeypatch.setattr(packed_llama, "supports", lambda model: False)
     forward = Forward(load_model(str(model_dir), dtype="float64"))
     samples = make_samples(3)
     assert_same(packed(forward, samples, 60), one_row_at_a_time(theirs, samples))
 
 
-def test_x04_masked_rows_change_nothing(ours):
+def test_masked_rows_change_nothing(ours):
     samples = make_samples(4)
     silent = [
         type(s)(**{f: getattr(s, f) for f in s.__slots__} | {"mask": (False,) * len(s.ids), "trajectory_id": f"x{i}"})
@@ -135,7 +135,7 @@ def test_x04_masked_rows_change_nothing(ours):
     assert_same(packed(ours, samples + silent, 60), packed(ours, samples, 60), 1e-12)
 
 
-def test_x04_each_split_into_micro_batches_gives_the_same_sum(ours):
+def test_each_split_into_micro_batches_gives_the_same_sum(ours):
     samples = make_samples(6, groups=4)
     whole = packed(ours, samples, 100_000)
     for max_tokens in (1, 40, 100):

@@ -143,7 +143,7 @@ async def test_kl_is_measured_against_the_first_weights(make):
 
 
 @pytest.mark.parametrize("temperature", [0.6, 1.3])
-async def test_r13_the_ratio_is_one_when_nothing_changed(make, model_dir, temperature):
+async def test_the_ratio_is_one_when_nothing_changed(make, model_dir, temperature):
     """The sampler's log-probabilities from transformers' own pass, cut by top-k and put back by the kept mass."""
     from transformers import AutoModelForCausalLM
 
