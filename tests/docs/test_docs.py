@@ -1,5 +1,6 @@
 """Python blocks of the docs run; links between pages lead somewhere; commands they name exist and would run."""
 
+import dataclasses
 import json
 import re
 import runpy
@@ -10,6 +11,8 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from longtail.algorithms.losses import PolicyLoss
+from longtail.algorithms.presets import PRESETS, Algorithm
 from longtail.cli import app
 from longtail.config import load_config
 
@@ -79,3 +82,15 @@ def test_commands_with_a_recipe_would_run(command: str, tmp_path: Path, monkeypa
 @pytest.mark.parametrize("recipe", sorted((ROOT / "recipes").glob("*.toml")), ids=lambda path: path.name)
 def test_recipes_are_configurations(recipe: Path):
     assert load_config([recipe]).name == recipe.stem
+
+
+def test_the_page_of_the_algorithms_names_every_preset_and_every_override():
+    rows = re.findall(r"^\| (`[^|]+) \|", (ROOT / "docs" / "algorithms.md").read_text(), re.MULTILINE)
+    named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    assert named == {
+        *PRESETS,
+        *(field.name for kind in (Algorithm, PolicyLoss) for field in dataclasses.fields(kind)),
+    } - {
+        "name",
+        "loss",
+    }
