@@ -45,6 +45,18 @@ def test_the_original_passes_and_each_bug_alone_fails(seed: int, split: str, lev
 
 @given(st.integers(0, 10_000), st.sampled_from(ALL))
 @settings(max_examples=20, deadline=None)
+def test_hidden_tests_pass_on_the_original_and_ask_for_nothing_that_the_visible_ones_say(seed: int, level: int):
+    task = repair_tasks("test", 1, seed, levels=(level,))[0]
+    hidden = task.data["hidden"]
+    assert not any(failures for *_, failures in results({**task.data["truth"], **hidden}))
+    asserts = [{line for text in files.values() for line in text.splitlines() if "assert" in line}
+               for files in (hidden, its_tests(task))]  # fmt: skip
+    assert asserts[0]
+    assert not asserts[0] & asserts[1]
+
+
+@given(st.integers(0, 10_000), st.sampled_from(ALL))
+@settings(max_examples=20, deadline=None)
 def test_the_fix_is_nowhere_to_be_read(seed: int, level: int):
     """No file but the package's own modules holds code of a repaired function; those hold none but unchanged lines."""
     data = repair_tasks("train", 1, seed, levels=(level,))[0].data
