@@ -44,7 +44,7 @@ bench-train: .venv/dev .venv-trl/installed
 	.venv-trl/bin/pip install --quiet $(TORCH) trl==1.16.0
 	touch $@
 
-# make the shipped warm start anew: about an hour
+# make the shipped warm start anew: about an hour and a half
 warm-start: .venv/installed
 	$(BIN)/longtail sft recipes/repair_sft.toml
 	$(BIN)/python -m longtail_repair.ship runs/repair_sft/model

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
+from longtail.config import load_config
 from longtail.trainers.checkpoint import read_tensors
 from longtail_repair import model
 from longtail_repair.ship import ship
@@ -17,3 +19,10 @@ def test_a_shipped_model_is_whole_and_keeps_its_record(tmp_path):
     assert there.keys() == here.keys()
     assert all(there[name].equal(tensor) for name, tensor in here.items())
     assert json.loads((target / "record.json").read_text()) == json.loads((model.path() / "record.json").read_text())
+
+
+def test_the_shipped_model_is_what_the_recipe_makes():
+    recipe = load_config([Path(__file__).parents[2] / "recipes" / "repair_sft.toml"])
+    record = json.loads((model.path() / "record.json").read_text())
+    assert record["config"]["sft"] == recipe.model_dump(mode="json")["sft"]
+    assert record["config"]["seed"] == recipe.seed
