@@ -17,14 +17,14 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapp
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, ParamSpec, TypeVar, cast
+from typing import Annotated, Any, NoReturn, ParamSpec, TypeVar
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
 from longtail.config import Config, changed, dotted, load_config
-from longtail.errors import LongtailError, UserError, disk_is_full
+from longtail.errors import LongtailError, UserError, first_cause
 
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
 
@@ -78,16 +78,6 @@ def guarded(command: Callable[P, None]) -> Callable[P, None]:
             raise typer.Exit(INTERRUPTED) from None
 
     return wrapper
-
-
-def first_cause(error: BaseException) -> Exception | None:
-    """The first error in it that was made on purpose, or that a full disk made; None when there is none."""
-    if isinstance(error, BaseExceptionGroup):
-        inner = cast("BaseExceptionGroup[BaseException]", error).exceptions
-        return next((cause for one in inner if (cause := first_cause(one))), None)
-    if isinstance(error, LongtailError) or (isinstance(error, OSError) and disk_is_full(error)):
-        return error
-    return None
 
 
 def _sentence(error: Exception) -> str:
@@ -226,8 +216,8 @@ def sft(
     from longtail.sft import check_sft
     from longtail.sft import sft as fit
 
-    how = check_sft(config)
     if dry_run:
+        how = check_sft(config)
         facts = {"directory": str(config.directory), "chats": how.count, "held out": how.held_out}
         _print_plan(config, facts, as_json)
         return

@@ -29,6 +29,7 @@ from __future__ import annotations
 import errno
 import sys
 from collections.abc import Mapping
+from typing import cast
 
 from longtail.types import Outcome
 
@@ -95,6 +96,16 @@ RETRIES: Mapping[Outcome, int] = {
 def disk_is_full(error: BaseException) -> bool:
     """Whether the operating system refused a write for want of space or quota."""
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def first_cause(error: BaseException) -> Exception | None:
+    """The first error in it that was made on purpose, or that a full disk made; None when there is none."""
+    if isinstance(error, BaseExceptionGroup):
+        inner = cast("BaseExceptionGroup[BaseException]", error).exceptions
+        return next((cause for one in inner if (cause := first_cause(one))), None)
+    if isinstance(error, LongtailError) or (isinstance(error, OSError) and disk_is_full(error)):
+        return error
+    return None
 
 
 def classify(error: BaseException) -> Outcome:

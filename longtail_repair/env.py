@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,7 +26,7 @@ from longtail.errors import PolicyFailure, SandboxLost, UserError
 from longtail.ports import Ctx, Sandbox
 from longtail.types import ExecResult, Message, SandboxLimits, SandboxSpec, Score, Task
 from longtail_repair import runner
-from longtail_repair.grade import checks_in, grade, request
+from longtail_repair.grade import Checks, checks_in, grade, request
 
 RUNNER = Path(runner.__file__).read_bytes()  # shipped as run_tests.py
 _LIMITS = SandboxLimits(memory_mb=256, processes=16, workspace_mb=8, output_kb=16, seconds=10.0)
@@ -83,8 +84,6 @@ class RepairEnv(Env):
     async def setup(self, task: Task, ctx: Ctx) -> Sequence[Message]:
         self._task, self._ctx, self._broken = task, ctx, False
         self._package: str = task.data["package"]
-        self._checks = checks_in(task.data["files"])
-        self._hidden = {f"{_HIDDEN}{name}": checks for name, checks in checks_in(task.data["hidden"]).items()}
         self._box: Sandbox = await ctx.sandbox(workspace(task))
         modules = [self._short(path) for path in task.data["files"] if path.startswith(f"{self._package}/")]
         names = " ".join(name for name in modules if name != "__init__.py")
@@ -148,7 +147,7 @@ class RepairEnv(Env):
             self._ctx.progress(self._scored(passed)["reward"])
 
     async def _preview(self) -> Passed:
-        return self._passed(await self._ask(self._box.exec(_VALUES, stdin=self._calls())))
+        return self._passed(await self._ask(self._box.exec(_VALUES, stdin=self._calls)))
 
     async def _ask(self, answer: Awaitable[T]) -> T:
         """From the agent's sandbox. Raises PolicyFailure where code in it broke it."""
@@ -170,6 +169,20 @@ class RepairEnv(Env):
         self.done = True
         return "done"
 
+    @cached_property
+    def _visible(self) -> Mapping[str, Checks]:
+        return checks_in(self._task.data["files"])
+
+    @cached_property
+    def _checks(self) -> Mapping[str, Checks]:
+        """All of them, the hidden ones under names of their own."""
+        hidden = checks_in(self._task.data["hidden"])
+        return {**self._visible, **{f"{_HIDDEN}{name}": checks for name, checks in hidden.items()}}
+
+    @cached_property
+    def _calls(self) -> bytes:
+        return request(self._checks)
+
     async def score(self) -> Score:
         try:
             files = None if self._broken else await self._left()
@@ -179,8 +192,8 @@ class RepairEnv(Env):
 
     def _scored(self, passed: Passed) -> dict[str, float]:
         failed = set(self._task.data["failed"])
-        mended = sum(passed[name] for name in self._checks if name in failed)
-        broken = sum(not passed[name] for name in self._checks if name not in failed)
+        mended = sum(passed[name] for name in self._visible if name in failed)
+        broken = sum(not passed[name] for name in self._visible if name not in failed)
         parts = {
             "solved": float(all(passed.values())),
             "fixed": max(-1.0, (mended - broken) / len(failed)),
@@ -202,26 +215,23 @@ class RepairEnv(Env):
         if files is None:
             return self._passed(None)
         if files == package_files(workspace(self._task).files, self._package):
-            failed = {*self._task.data["failed"], *self._hidden}
-            return {name: name not in failed for name in (*self._checks, *self._hidden)}
+            failed = self._task.data["failed"]
+            return {name: name in self._visible and name not in failed for name in self._checks}
         return await _grades.get(self._task, files, lambda: self._run_checks(files))
 
     async def _run_checks(self, files: Mapping[str, bytes]) -> Passed:
         box = await self._ctx.sandbox(SandboxSpec(files={**files, "run_tests.py": RUNNER}, limits=_LIMITS))
         try:
-            return self._passed(await box.exec(_VALUES, stdin=self._calls()))
+            return self._passed(await box.exec(_VALUES, stdin=self._calls))
         except SandboxLost:
             await self._must_be_the_code(box)
             return self._passed(None)
         finally:
             await box.close()
 
-    def _calls(self) -> bytes:
-        return request({**self._checks, **self._hidden})
-
     def _passed(self, result: ExecResult | None) -> Passed:
         """None: there is nothing to grade, or it broke its sandbox."""
-        return grade({**self._checks, **self._hidden}, b"" if result is None else result.stdout)
+        return grade(self._checks, b"" if result is None else result.stdout)
 
     async def _hits(self, paths: Sequence[str], text: str) -> list[str]:
         files = {path: await self._lines(path) or [] for path in paths}

@@ -20,10 +20,9 @@ from collections import Counter, deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import cast
 
 from longtail import events
-from longtail.errors import RETRIES, InfrastructureError, LongtailError, TaskError
+from longtail.errors import RETRIES, InfrastructureError, TaskError, first_cause
 from longtail.history import Position
 from longtail.rollout.attempt import Assignment, World, run_attempt
 from longtail.rollout.model import derive_seed
@@ -201,7 +200,7 @@ class Scheduler:
     def _group_done(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None and self._failure is None:
-            self._failure = _first(error)
+            self._failure = first_cause(error) or error
         self._changed.set()
 
     async def _run_group(self, flight: _Flight) -> None:
@@ -271,11 +270,3 @@ class Scheduler:
             trajectories=trajectories,
             version_first=min(versions, default=self._version),
         )
-
-
-def _first(error: BaseException) -> BaseException:
-    """The error itself, or of a group of them the first that was made on purpose."""
-    while isinstance(error, BaseExceptionGroup):
-        inner = cast("BaseExceptionGroup[BaseException]", error).exceptions
-        error = next((one for one in inner if isinstance(one, LongtailError)), inner[0])
-    return error

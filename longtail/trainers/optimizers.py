@@ -19,9 +19,9 @@ class Optimizers:
     either, where it has a rate."""
 
     def __init__(self, model: Any, config: TrainerConfig) -> None:
-        self._parameters: dict[str, Tensor] = dict(model.named_parameters())  # tied weights stand once
-        inside = _matrices(model, self._parameters) if config.optimizer == "muon" else {}
-        rest = [parameter for name, parameter in self._parameters.items() if name not in inside]
+        self._named: dict[str, Tensor] = dict(model.named_parameters())  # tied weights stand once
+        inside = _matrices(model, self._named) if config.optimizer == "muon" else {}
+        rest = [parameter for name, parameter in self._named.items() if name not in inside]
         self._scale = LogitScale(last_gain(model), config) if config.scale_lr else None
         # the scale first: its gradient is that of the gain as it was
         self._parts: list[torch.optim.Optimizer] = [self._scale] if self._scale is not None else []
@@ -32,7 +32,6 @@ class Optimizers:
                 rest, lr=config.lr, betas=config.betas, eps=config.eps, weight_decay=config.weight_decay, fused=True
             )
             self._parts.append(adamw)
-        self._named = dict(self._parameters)
         if self._scale is not None:
             self._named[LOG_SCALE] = self._scale.log_scale
         self._rates = [part.defaults["lr"] for part in self._parts]

@@ -67,7 +67,8 @@ def new_model(tokenizer: Any, *, seed: int = 0, **changes: Any) -> Any:
 
 def config_of(changes: Mapping[str, Any]) -> LlamaConfig:
     """The usual shape with some fields changed. Raises UserError for one that LlamaConfig does not have."""
-    unknown = [name for name in changes if name not in LlamaConfig().to_dict()]
+    known = LlamaConfig().to_dict()
+    unknown = [name for name in changes if name not in known]
     if unknown:
         raise UserError(f"sft.shape: LlamaConfig has no field '{unknown[0]}'")
     shape: dict[str, Any] = {

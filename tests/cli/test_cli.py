@@ -13,8 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 from longtail import events as ev
-from longtail.cli import app, first_cause
-from longtail.errors import DiskFull, EngineError, UserError
+from longtail.cli import app
+from longtail.errors import DiskFull, EngineError, UserError, first_cause
 from longtail.journal import SqliteJournal
 from longtail.types import Completion, Finish, ModelCall, Outcome, Trajectory
 
