@@ -166,6 +166,7 @@ class Config(Section):
 
     @property
     def directory(self) -> Path:
+        """Where the run lies."""
         return Path(self.run_dir or f"runs/{self.name}")
 
 
