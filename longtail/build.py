@@ -30,7 +30,7 @@ from longtail.fakes import MemoryJournal, NoTrace
 from longtail.journal import SqliteJournal, standing
 from longtail.loop import Run
 from longtail.models.load import resolve
-from longtail.named import load_rollout, load_tasks
+from longtail.named import check_task, load_rollout, load_tasks
 from longtail.ports import (
     Cluster,
     Engine,
@@ -46,7 +46,7 @@ from longtail.ports import (
 )
 from longtail.rollout.attempt import World
 from longtail.rollout.scheduler import Plan, Scheduler
-from longtail.types import Group, MicroBatch, Sampling, SandboxSpec, StepResult, Task
+from longtail.types import Group, Message, MicroBatch, Sampling, SandboxSpec, StepResult, Task
 from longtail.weights.files import FileWeights
 
 
@@ -105,6 +105,7 @@ def prepare(config: Config, rollout: RolloutFn | None = None, tasks: Sequence[Ta
             }
     if not len(tasks):
         raise UserError("the training tasks are empty; expected at least one")
+    check_task(tasks[0], "the tasks")
     if (check := getattr(rollout, "__longtail_check__", None)) is not None:
         check(tasks[0])
     algorithm = preset(config.algorithm.name, config.algorithm.overrides)
@@ -114,13 +115,16 @@ def prepare(config: Config, rollout: RolloutFn | None = None, tasks: Sequence[Ta
             "correction; set algorithm.overrides.importance_cap (2.0 is usual) or max_lag=0"
         )
     check_installed()
+    renderer = open_renderer(config.model.path)
+    for role in getattr(rollout, "__longtail_roles__", ()):  # a template that cannot show them is refused here
+        renderer.more([Message(role=role, content="")], ended=True)
     return Problem(
         config=config,
         rollout=rollout,
         tasks=tasks,
         evaluations=evaluations,
         algorithm=algorithm,
-        renderer=open_renderer(config.model.path),
+        renderer=renderer,
     )
 
 

@@ -91,6 +91,7 @@ def env(environment: type[Env], **params: Any) -> RolloutFn:
             await episode.close()
 
     rollout.__qualname__ = rollout.__name__ = f"env({environment.__name__})"
+    rollout.__longtail_roles__ = ("user", "tool")  # pyright: ignore[reportFunctionMemberAccess] what it says to the policy
     return rollout
 
 

@@ -97,7 +97,8 @@ def line_of(kind: str, data: Mapping[str, Json], num_steps: int) -> str:
             share = data["successes"] / data["scored"] if data["scored"] else None
             counted = f"{data['successes']} of {data['scored']}"
             interval = f"95 % {percent(data['low'])} to {percent(data['high'])}"
-            return printable(f"evaluation {data['split']}{at}: {percent(share)} ({counted}; {interval})")
+            missing = f"; {data['unscored']} not scored" if data["unscored"] else ""
+            return printable(f"evaluation {data['split']}{at}: {percent(share)} ({counted}; {interval}{missing})")
         case "message":
             return printable(str(data["text"]))
         case "trained":

@@ -68,7 +68,7 @@ def wants_labels(completions, labels):
         ({"entry": "no_attribute:f", "tasks": TASKS}, "AttributeError: module 'os' has no attribute 'nothing_here'"),
         ({"entry": "os:nothing", "tasks": TASKS}, "module os has no 'nothing'"),
         ({"entry": GOOD, "tasks": "longtail_repair.tasks:repair_tasks", "task_params": {"levels": 3}}, "TypeError"),
-        ({"entry": GOOD, "tasks": f"{__name__}:no_tasks"}, "sequence of longtail.Task, got one of dict"),
+        ({"entry": GOOD, "tasks": f"{__name__}:no_tasks"}, "expected a longtail.Task, got one of dict"),
         ({"entry": GOOD, "tasks": f"{__name__}:turnless"}, "limits of a task must leave it a turn and a token"),
         ({"entry": GOOD, "tasks": TASKS, "params": {"max_batch": "x"}}, "TypeError"),
         ({"entry": f"{__name__}:wants_labels", "tasks": TASKS}, "'labels'; it is called with answer, completion_ids"),

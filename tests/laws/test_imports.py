@@ -36,7 +36,7 @@ ALLOWED = {
     "cluster": PURE,
     "loop": PURE | {"data", "algorithms", "rollout"},
     # The wiring layer: these put the rooms together, each those that its command needs.
-    "named": BASE | {"ports", "envs"},
+    "named": BASE | {"ports", "events", "envs"},
     "build": PURE
     | {
         "named",
