@@ -195,7 +195,7 @@ class Cluster(Protocol):
 
 
 class Tracer(Protocol):
-    """Where time goes. Lanes: sample, train, tool, sandbox, sync, eval, checkpoint."""
+    """Where time goes. Lanes: sample, train, tool, sandbox, sync, eval, commit."""
 
     def step(self, step: int) -> AbstractContextManager[None]: ...
 

@@ -32,7 +32,7 @@ class Env:
     """One episode. Subclass it, write setup(), tools and score(); the constructor takes the recipe's env params."""
 
     call_format: Format = "command"
-    sampling: Sampling | None = None  # None: as the run says
+    sampling: Sampling | None = None  # None: as the run says; else it holds in evaluations too
     max_bad_replies: int = 3  # malformed or truncated replies in a row that end the episode
     max_observation: int = 2000  # characters of one observation; more is cut in the middle
 

@@ -94,7 +94,7 @@ class Scheduler:
             await asyncio.gather(*self._running, return_exceptions=True)
 
     async def take(self, count: int) -> list[Group]:
-        self._admit()  # here and not in release(): an evaluation between two steps has the machine to itself
+        self._admit()  # not in release(): at max_lag = 0 an evaluation between two steps has the machine to itself
         self._progress_s = self._world.clock.now()  # nobody waited while a step was trained
         while True:
             if self._failure is not None:

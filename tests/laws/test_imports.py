@@ -55,7 +55,7 @@ ALLOWED = {
     "runs": PURE | {"engines", "journal", "observe"},
     "drive": PURE | {"build", "runs", "loop", "journal", "observe"},
     "sft": PURE | {"build", "named", "algorithms", "data", "engines", "trainers"},
-    "doctor": BASE | {"sandboxes"},
+    "doctor": BASE | {"models", "sandboxes"},
     "cli": PURE | {"build", "drive", "runs", "sft", "doctor", "journal", "observe"},
     "bench": PURE | {"algorithms", "data", "engines", "models", "observe", "trainers"},
     "__init__": PURE | {"drive", "envs"},
