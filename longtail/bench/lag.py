@@ -23,7 +23,7 @@ LAGS = (0, 1)
 
 
 def records() -> Iterator[dict[str, Any]]:
-    """Groups/s of each lag against the synchronous run; n and spread are of steps, idle shares means over their time."""
+    """Groups/s of each lag against the synchronous run; n and spread are of steps, idle shares means over the time."""
     if not RECIPE.exists():
         raise UserError(f"bench lag runs {RECIPE}; start it in the repository")
     first: float | None = None
