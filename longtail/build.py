@@ -8,17 +8,15 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import importlib.util
-import os
 import platform
-import shutil
 import tempfile
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeVar, cast
 
 from longtail import events
 from longtail.algorithms.presets import Algorithm, preset
@@ -27,10 +25,11 @@ from longtail.cluster.processes import ProcessCluster
 from longtail.config import Config, EngineConfig, TrainerConfig, dotted
 from longtail.errors import LongtailError, UserError
 from longtail.fakes import MemoryJournal, NoTrace
-from longtail.journal import SqliteJournal, standing
+from longtail.history import History
+from longtail.journal import FILE_NAME, SqliteJournal, standing
 from longtail.loop import Run
 from longtail.models.load import resolve
-from longtail.named import load_rollout, load_tasks
+from longtail.named import check_task, load_rollout, load_tasks
 from longtail.ports import (
     Cluster,
     Engine,
@@ -46,8 +45,11 @@ from longtail.ports import (
 )
 from longtail.rollout.attempt import World
 from longtail.rollout.scheduler import Plan, Scheduler
-from longtail.types import Group, MicroBatch, Sampling, SandboxSpec, StepResult, Task
+from longtail.types import Advantages, Group, Message, MicroBatch, Sampling, SandboxSpec, StepResult, Task
 from longtail.weights.files import FileWeights
+from longtail.weights.place import weight_directory
+
+T = TypeVar("T")
 
 
 class SystemClock:
@@ -105,6 +107,7 @@ def prepare(config: Config, rollout: RolloutFn | None = None, tasks: Sequence[Ta
             }
     if not len(tasks):
         raise UserError("the training tasks are empty; expected at least one")
+    check_task(tasks[0], "the tasks")
     if (check := getattr(rollout, "__longtail_check__", None)) is not None:
         check(tasks[0])
     algorithm = preset(config.algorithm.name, config.algorithm.overrides)
@@ -114,13 +117,17 @@ def prepare(config: Config, rollout: RolloutFn | None = None, tasks: Sequence[Ta
             "correction; set algorithm.overrides.importance_cap (2.0 is usual) or max_lag=0"
         )
     check_installed()
+    check_weights(config.model.path)
+    renderer = open_renderer(config.model.path)
+    for role in getattr(rollout, "__longtail_roles__", ()):  # a template that cannot show them is refused here
+        renderer.more([Message(role=role, content="")], ended=True)
     return Problem(
         config=config,
         rollout=rollout,
         tasks=tasks,
         evaluations=evaluations,
         algorithm=algorithm,
-        renderer=open_renderer(config.model.path),
+        renderer=renderer,
     )
 
 
@@ -128,6 +135,13 @@ def check_installed() -> None:
     for module in ("torch", "transformers"):
         if importlib.util.find_spec(module) is None:
             raise UserError(f"{module} is not installed; training needs it: pip install 'longtail[torch]'")
+
+
+def check_weights(model: str) -> None:
+    """Raises UserError for a local model without a file of weights."""
+    where = resolve(model)
+    if isinstance(where, Path) and not any(file.suffix in (".safetensors", ".bin") for file in where.iterdir()):
+        raise UserError(f"model '{model}': {where} holds no weights; expected *.safetensors")
 
 
 def open_renderer(model: str) -> Renderer:
@@ -169,23 +183,22 @@ async def open_run(problem: Problem, watch: Watch) -> AsyncGenerator[Run]:
         stack.push_async_callback(journal.close)
         sandboxes = open_sandbox_level(problem, directory / "sandboxes")
         stack.push_async_callback(sandboxes.close)
-        stands = standing(directory)  # as resume() will find it: what is rolled back is not there
-        first, past = stands.step, stands.past
-        if past.started:
-            check_same_run(past.started["config"], config)
+        past = check_directory(config)
         cluster = make_cluster(config, directory / "logs")
         stack.push_async_callback(cluster.close)
         engine, trainer = await start_roles(cluster, problem)
         # only now: a model that cannot be loaded must not make this directory refuse the corrected command
-        await journal.append(events.run_started(manifest=manifest(config), config=config.model_dump(mode="json")))
-        counted = CountedTrainer(trainer)
+        known = {**manifest(config), "sandbox": sandboxes.level}
+        await journal.append(events.run_started(manifest=known, config=config.model_dump(mode="json")))
+        whole = WholeSteps(trainer, journal)
         world = make_world(problem, engine, sandboxes, journal, watch.trace, clock)
+        place = stack.enter_context(weight_directory(directory, weight_bytes(config.model.path)))
         try:
             yield Run(
                 config=config,
-                journal=journal,
-                trainer=counted,
-                weights=FileWeights(weight_directory(stack, directory, config.model.path), [engine], journal, clock),
+                journal=whole,
+                trainer=whole,
+                weights=FileWeights(place, [engine], journal, clock),
                 rollouts=Scheduler(world, problem.tasks, make_plan(config), journal.position),
                 algorithm=problem.algorithm,
                 trace=watch.trace,
@@ -195,23 +208,45 @@ async def open_run(problem: Problem, watch: Watch) -> AsyncGenerator[Run]:
                 evaluated=set(past.evaluations),
             )
         except BaseException as error:
-            clean = isinstance(error, asyncio.CancelledError) and first + counted.begun == journal.step
             with suppress(LongtailError):  # a full disk has no room for this line either
-                await journal.stop(f"{type(error).__name__}: {error}".removesuffix(": "), save=clean)
+                await journal.stop(
+                    f"{type(error).__name__}: {error}".removesuffix(": "),
+                    save=isinstance(error, asyncio.CancelledError),
+                )
             raise
 
 
-class CountedTrainer:
-    """A trainer that knows how many steps it was asked for: whether its weights are of the last committed step."""
+class WholeSteps:
+    """What is cancelled while a step is trained or committed ends behind its commit: the weights of the trainer are
+    always those of the last committed step then. Implements ports.Trainer, and ports.Journal for the loop."""
 
-    def __init__(self, trainer: Trainer) -> None:
-        self.begun = 0
-        self._trainer = trainer
+    def __init__(self, trainer: Trainer, journal: Journal) -> None:
+        self._trainer, self._journal = trainer, journal
+        self._cancelled = False
         self.export, self.save, self.load, self.close = trainer.export, trainer.save, trainer.load, trainer.close
+        self.append, self.resume, self.finish = journal.append, journal.resume, journal.finish
 
     async def step(self, microbatches: Sequence[MicroBatch], loss: Loss) -> StepResult:
-        self.begun += 1
-        return await self._trainer.step(microbatches, loss)
+        return await self._to_its_end(self._trainer.step(microbatches, loss))
+
+    async def commit(
+        self, step: int, groups: Sequence[Group], advantages: Sequence[Advantages | None], result: StepResult
+    ) -> None:
+        await self._to_its_end(self._journal.commit(step, groups, advantages, result))
+        if self._cancelled:
+            raise asyncio.CancelledError
+
+    async def _to_its_end(self, work: Coroutine[Any, Any, T]) -> T:
+        job = asyncio.ensure_future(work)
+        try:
+            return await asyncio.shield(job)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or job.cancelled():
+                raise
+            task.uncancel()
+            self._cancelled = True
+            return await job
 
 
 @asynccontextmanager
@@ -244,6 +279,16 @@ _MAY_CHANGE_WITHIN = (
     "sft.save_every",
     "sft.eval_every",
 )
+
+
+def check_directory(config: Config) -> History:
+    """What the run directory holds. Raises UserError when that belongs to a run of another configuration."""
+    if not (config.directory / FILE_NAME).exists():
+        return History()
+    past = standing(config.directory).past  # as resume() will find it: what is rolled back is not there
+    if past.started:
+        check_same_run(past.started["config"], config)
+    return past
 
 
 def check_same_run(stored: Mapping[str, Any], config: Config) -> None:
@@ -357,23 +402,7 @@ async def check_sandboxes(problem: Problem) -> str:
     return sandboxes.level
 
 
-def weight_directory(stack: AsyncExitStack, run: Path, model: str, memory: Path = Path("/dev/shm")) -> Path:
-    """Where versions pass from trainer to engines: shared memory where there is room, else the run directory.
-
-    The name is the run's own and its lock is held, so what a killed driver left there goes now.
-    """
-    name = hashlib.sha256(str(run.resolve()).encode()).hexdigest()[:16]
-    shared, own = memory / f"longtail-{name}", run / "weights"
-    for left in (shared, own):
-        shutil.rmtree(left, ignore_errors=True)
-    usable = memory.is_dir() and os.access(memory, os.W_OK) and not shared.exists()
-    place = shared if usable and shutil.disk_usage(memory).free > _weights_bytes(model) else own
-    place.mkdir(mode=0o700)
-    stack.callback(shutil.rmtree, place, ignore_errors=True)
-    return place
-
-
-def _weights_bytes(model: str) -> int:
+def weight_bytes(model: str) -> int:
     """Room for two versions in float32 and some more; the files may hold them in half of that."""
     where = resolve(model)
     if isinstance(where, str):
@@ -385,7 +414,7 @@ def _weights_bytes(model: str) -> int:
 
 
 def manifest(config: Config) -> dict[str, Any]:
-    """Versions of what a run depends on."""
+    """Versions of what a run depends on; of the model, digests of its files."""
     versions: dict[str, str | None] = {}
     for package in ("longtail", "torch", "transformers", "tokenizers", "numpy", "apsw"):
         try:
@@ -397,4 +426,23 @@ def manifest(config: Config) -> dict[str, Any]:
         "platform": f"{platform.system()} {platform.machine()}",
         **versions,
         "model": config.model.path,
+        **_model_digests(config.model.path),
     }
+
+
+_DIGESTED = 64 << 20  # bytes; of larger files, the head and the size say enough
+
+
+def _model_digests(model: str) -> dict[str, str]:
+    """SHA-256 of each file that makes a local model what it is; of the head and the size where it is large."""
+    where = Path() if model == "new" else resolve(model)
+    if isinstance(where, str) or model == "new":
+        return {}
+    digests: dict[str, str] = {}
+    for file in sorted(where.glob("*.json")) + sorted(where.glob("*.jinja")) + sorted(where.glob("*.safetensors")):
+        with file.open("rb") as data:
+            digest = hashlib.sha256(data.read(_DIGESTED))
+        if (size := file.stat().st_size) > _DIGESTED:
+            digest.update(str(size).encode())
+        digests[f"model/{file.name}"] = digest.hexdigest()
+    return digests

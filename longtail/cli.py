@@ -154,10 +154,11 @@ def train(
 ) -> None:
     """Train a policy. The same command again resumes the run."""
     config = _load(configs, o, run_dir)
-    from longtail.build import check_sandboxes, prepare
+    from longtail.build import check_directory, check_sandboxes, prepare
 
     problem = prepare(config)
     if dry_run:
+        check_directory(config)
         facts = {
             "directory": str(config.directory),
             "roles": f"sampler, trainer ({config.cluster})",
@@ -362,5 +363,8 @@ def bench(
     known = sorted(module.name for module in pkgutil.iter_modules(package.__path__) if not module.name.startswith("_"))
     if name not in known:
         raise UserError(f"unknown bench '{name}'; expected one of: {', '.join(known)}")
+    from longtail.build import check_installed
+
+    check_installed()
     for record in importlib.import_module(f"longtail.bench.{name}").records():
         print(json.dumps(record) if as_json else "  ".join(f"{k} {v}" for k, v in record.items()), flush=True)

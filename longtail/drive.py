@@ -82,7 +82,7 @@ def finish(config: Config, progress: Progress) -> dict[str, Json]:
     renderer, _ = renderer_or_reason(config.directory)
     for line in write_report(config.directory, renderer):
         progress.tell("message", {"text": line})
-    progress.tell("result", result)
+    progress.tell("trained", result)
     return result
 
 

@@ -14,6 +14,7 @@ record anew.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
@@ -262,6 +263,17 @@ def task_json(task: Task) -> dict[str, Json]:
         "family": task.family,
         "limits": {name: getattr(limits, name) for name in Limits.__slots__},
     }
+
+
+def why_no_task(task: object) -> str:
+    """What keeps something from being a task that can be journaled; "" when nothing does."""
+    if not isinstance(task, Task):
+        return f"expected a longtail.Task, got one of {type(task).__name__}"
+    try:
+        json.dumps(task_json(task))
+    except (TypeError, ValueError) as error:
+        return f"task {task.id!r} cannot be written as JSON: {error}"
+    return ""
 
 
 def task_from(data: Mapping[str, Json]) -> Task:

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from longtail.envs import Env, env, reward
 from longtail.errors import LongtailError, UserError
+from longtail.events import why_no_task
 from longtail.ports import RolloutFn
 from longtail.types import Task
 
@@ -91,6 +92,12 @@ def load_tasks(entry: str, split: str, count: int, seed: int, params: Mapping[st
     with blamed(what):
         tasks = make(split, count, seed, **params)
         first = tasks[0] if len(tasks) else None
-    if first is not None and not isinstance(first, Task):
-        raise UserError(f"{what}: expected a sequence of longtail.Task, got one of {type(first).__name__}")
+    if first is not None:
+        check_task(first, what)
     return tasks
+
+
+def check_task(task: object, what: str) -> None:
+    """Raises UserError for what is no task, or one that cannot be journaled."""
+    if why := why_no_task(task):
+        raise UserError(f"{what}: {why}")

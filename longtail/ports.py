@@ -195,7 +195,7 @@ class Cluster(Protocol):
 
 
 class Tracer(Protocol):
-    """Where time goes. Lanes: sample, train, tool, sandbox, sync, eval, checkpoint."""
+    """Where time goes. Lanes: sample, train, tool, sandbox, sync, eval, commit."""
 
     def step(self, step: int) -> AbstractContextManager[None]: ...
 
@@ -229,13 +229,19 @@ class Ctx(Protocol):
     """What one attempt may do; the only way an episode reaches the world."""
 
     @property
-    def model(self) -> Model: ...
+    def model(self) -> Model:
+        """The policy; each call of it is recorded as it was sampled."""
+        ...
 
     @property
-    def task(self) -> Task: ...
+    def task(self) -> Task:
+        """What is to be done."""
+        ...
 
     @property
-    def seed(self) -> int: ...
+    def seed(self) -> int:
+        """Of the attempt: a retry gets the same one, another member of the group another one."""
+        ...
 
     async def sandbox(self, spec: SandboxSpec) -> Sandbox:
         """A fresh sandbox that dies with the attempt."""
@@ -249,7 +255,9 @@ class Ctx(Protocol):
         """Say, while a tool runs, what the attempt would be rewarded with if it ended behind this call."""
         ...
 
-    async def event(self, kind: str, **data: Json) -> None: ...
+    async def event(self, kind: str, **data: Json) -> None:
+        """Put a note into the record of the attempt."""
+        ...
 
 
 RolloutFn = Callable[[Task, Ctx], Awaitable[Score]]

@@ -42,13 +42,13 @@ async def sft(config: Config) -> AsyncGenerator[Any]:
 
     The same command goes on at the last save; when there is nothing left to do, it does nothing.
     """
+    how = check_sft(config)
     from longtail.algorithms.losses import CrossEntropy
     from longtail.data import pack_supervised
     from longtail.engines.renderer import HFRenderer
     from longtail.trainers.sft import Fit, Progress, batches, fit
     from longtail.trainers.trainer import TorchTrainer
 
-    how = check_sft(config)
     target = config.directory / "model"
     if (target / RECORD).exists():
         return

@@ -52,6 +52,8 @@ class SandboxSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
+    """One message of a conversation."""
+
     role: str  # system | user | assistant | tool
     content: str
 

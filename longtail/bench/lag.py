@@ -10,10 +10,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from longtail.errors import UserError
+from longtail.errors import InfrastructureError, UserError
 from longtail.observe.metrics import FILE_NAME, read_metrics
 
 RECIPE = Path("recipes/repair.toml")
@@ -22,7 +23,7 @@ LAGS = (0, 1)
 
 
 def records() -> Iterator[dict[str, Any]]:
-    """Groups/s of each lag against the synchronous run; idle shares are means over the time of the counted steps."""
+    """Groups/s of each lag against the synchronous run; n and spread are of steps, idle shares means over the time."""
     if not RECIPE.exists():
         raise UserError(f"bench lag runs {RECIPE}; start it in the repository")
     first: float | None = None
@@ -31,13 +32,16 @@ def records() -> Iterator[dict[str, Any]]:
         seconds = sum(line["seconds"] for line in lines)
         rate = sum(line["groups"] for line in lines) / seconds
         first = first or rate
+        ratios = sorted(line["groups"] / line["seconds"] / first for line in lines)
         yield {
-            "bench": "lag",
             "name": f"repair.lag{lag}",
             "value": round(rate, 3),
             "unit": "groups/s",
             "against": "repair.lag0",
             "ratio": round(rate / first, 3),
+            "n": len(lines),
+            "spread": [round(ratios[0], 3), round(ratios[-1], 3)],
+            "versions": {package: version(package) for package in ("longtail", "torch", "transformers")},
             "seconds": round(seconds, 1),
             "groups": sum(line["groups"] for line in lines),
             "reply_tokens": sum(line["tokens"] for line in lines),
@@ -51,7 +55,8 @@ def _run(lag: int) -> Sequence[Mapping[str, Any]]:
         changes = [f"num_steps={STEPS}", f"max_lag={lag}", "algorithm.overrides.importance_cap=2.0", "eval.tasks=0"]
         overrides = [part for change in changes for part in ("-o", change)]
         command = [sys.executable, "-m", "longtail", "train", str(RECIPE), *overrides, "--run-dir", scratch]
-        subprocess.run(command, check=True, stdout=sys.stderr)
+        if code := subprocess.run(command, check=False, stdout=sys.stderr).returncode:
+            raise InfrastructureError(f"the run with max_lag={lag} ended with exit code {code}")
         return read_metrics(Path(scratch) / FILE_NAME)[1:]
 
 

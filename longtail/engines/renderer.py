@@ -87,11 +87,18 @@ class HFRenderer:
         """The template's text, with marks for contents."""
         messages = [{"role": role, "content": _mark(index)} for index, role in enumerate(roles)]
         try:
-            return self._template.render(messages=messages, add_generation_prompt=open_turn, **self._variables)
+            text: str = self._template.render(messages=messages, add_generation_prompt=open_turn, **self._variables)
         except TemplateError as error:
             raise UserError(
                 f"model '{self._name}': its chat template refuses the roles {', '.join(roles)}: {error}"
             ) from error
+        left_out = [role for index, role in enumerate(roles) if _mark(index) not in text]
+        if left_out:  # else the policy would answer what it was never shown
+            raise UserError(
+                f"model '{self._name}': its chat template leaves out what {', '.join(sorted(set(left_out)))} says; "
+                "it must show every message"
+            )
+        return text
 
     def _encode(self, rendered: str, contents: Sequence[str]) -> tuple[int, ...]:
         """Ids of rendered text: control tokens where the template wrote them, plain text everywhere else."""

@@ -32,7 +32,7 @@ class Env:
     """One episode. Subclass it, write setup(), tools and score(); the constructor takes the recipe's env params."""
 
     call_format: Format = "command"
-    sampling: Sampling | None = None  # None: as the run says
+    sampling: Sampling | None = None  # None: as the run says; else it holds in evaluations too
     max_bad_replies: int = 3  # malformed or truncated replies in a row that end the episode
     max_observation: int = 2000  # characters of one observation; more is cut in the middle
 
@@ -91,6 +91,7 @@ def env(environment: type[Env], **params: Any) -> RolloutFn:
             await episode.close()
 
     rollout.__qualname__ = rollout.__name__ = f"env({environment.__name__})"
+    rollout.__longtail_roles__ = ("user", "tool")  # pyright: ignore[reportFunctionMemberAccess] what it says to the policy
     return rollout
 
 

@@ -1,4 +1,4 @@
-"""kernels.c, compiled by the system's C compiler at first use and kept in the user's cache directory.
+"""The functions of kernels.c, for tensors.
 
 Without a compiler, or with LONGTAIL_NATIVE=0, there is no native part and torch does the work, more slowly.
 """
@@ -6,30 +6,17 @@ Without a compiler, or with LONGTAIL_NATIVE=0, there is no native part and torch
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import os
-import platform
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Callable
 from functools import lru_cache
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from longtail.models.compiler import compiled
+
 PAGE = 16  # tokens of a page of keys and values; kernels.c says how it is laid out
 
-_SOURCE = Path(__file__).with_name("kernels.c")
-_COMMON = ("-O3", "-std=gnu11", "-shared", "-fPIC")
-_FLAGS = (  # the first that compiles
-    (*_COMMON, "-march=native", "-fopenmp"),
-    (*_COMMON, "-mcpu=native", "-fopenmp"),
-    (*_COMMON, "-march=native"),
-    (*_COMMON, "-mcpu=native"),
-    _COMMON,
-)
 _Pointer, _Long, _Int, _Float = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_float
 
 
@@ -120,40 +107,8 @@ def native() -> Native | None:
     """The compiled kernels, or None where they cannot be had."""
     if os.environ.get("LONGTAIL_NATIVE") == "0":
         return None
-    compiler = shutil.which(os.environ.get("CC", "cc")) or shutil.which("gcc") or shutil.which("clang")
-    if compiler is None:
-        return None
+    library = compiled()
     try:
-        library = _build(compiler)
         return Native(ctypes.CDLL(str(library))) if library else None
-    except (OSError, subprocess.SubprocessError):
-        return None
-
-
-def _build(compiler: str) -> Path | None:
-    """The shared library for this source and this processor; None when it does not compile."""
-    version = subprocess.run([compiler, "--version"], capture_output=True, check=False, timeout=20).stdout
-    kind = "\n".join([_processor(), compiler, repr(_FLAGS)]).encode()
-    digest = hashlib.blake2b(_SOURCE.read_bytes() + kind + version, digest_size=12).hexdigest()
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "longtail" / "kernels"
-    target = cache / f"{digest}.so"
-    if target.exists():
-        return target
-    cache.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache) as folder:
-        scratch = Path(folder) / "kernels.so"
-        for flags in _FLAGS:
-            command = [compiler, *flags, str(_SOURCE), "-o", str(scratch), "-lm"]
-            if subprocess.run(command, capture_output=True, check=False, timeout=120).returncode == 0:
-                scratch.replace(target)
-                return target
-    return None
-
-
-def _processor() -> str:
-    """What -march=native depends on."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
-        return f"{platform.machine()} {platform.processor()} {platform.platform()}"
-    return "\n".join(sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))}))
+        return None

@@ -1,7 +1,8 @@
 """Live progress: rich on a terminal, plain lines otherwise, JSON lines for machines.
 
 tell(kind, data): "begin" {name, directory, num_steps, step}; "step" {a line of metrics.py}; "evaluation" {step, split,
-successes, scored, unscored, low, high}; "message" {text}; "result" {free}.
+successes, scored, unscored, low, high}; "message" {text}; "trained" {what result.json holds}; "result" {free; what is
+nested is for machines}.
 """
 
 from __future__ import annotations
@@ -96,33 +97,52 @@ def line_of(kind: str, data: Mapping[str, Json], num_steps: int) -> str:
             share = data["successes"] / data["scored"] if data["scored"] else None
             counted = f"{data['successes']} of {data['scored']}"
             interval = f"95 % {percent(data['low'])} to {percent(data['high'])}"
-            return printable(f"evaluation {data['split']}{at}: {percent(share)} ({counted}; {interval})")
+            missing = f"; {data['unscored']} not scored" if data["unscored"] else ""
+            return printable(f"evaluation {data['split']}{at}: {percent(share)} ({counted}; {interval}{missing})")
         case "message":
             return printable(str(data["text"]))
+        case "trained":
+            splits = {data["split"]: data, **data["other_splits"]}
+            found = [f"{split} {_before_and_after(rates)}" for split, rates in splits.items() if rates["tasks_before"]]
+            return printable("; ".join([f"{data['steps']} steps in {duration(data['train_seconds'])}", *found]))
         case _:
-            return printable("  ".join([kind, *(f"{name} {_short(value)}" for name, value in data.items())]))
+            flat = {name: value for name, value in data.items() if not isinstance(value, Mapping)}
+            return printable("  ".join([kind, *(f"{name} {_short(value)}" for name, value in flat.items())]))
+
+
+def _before_and_after(rates: Mapping[str, Json]) -> str:
+    """As in "21.5 % (95 % 16.4 % to 27.7 %) -> 58.0 % (95 % 51.1 % to 64.6 %)"."""
+    ends = ("before", "after") if rates["tasks_after"] else ("before",)
+    return " -> ".join(
+        f"{percent(rates[f'success_{end}'])} (95 % {' to '.join(map(percent, rates[f'interval_{end}']))})"
+        for end in ends
+    )
 
 
 def figures(data: Mapping[str, Json]) -> list[tuple[str, str]]:
     """The figures of a step that are worth a look while it runs, in reading order."""
     found = [
-        (name.replace("train/", "").replace("_per_s", "/s"), form(data[name]))
-        for name, form in (
-            ("reward", number),
-            ("success", percent),
-            ("train/loss", number),
-            ("tokens_per_s", number),
-            ("held_out_nll", number),
-            ("held_out_accuracy", percent),
-            ("unusable", number),
-            ("seconds", duration),
-            ("eta_s", duration),
+        (label, form(data[name]))
+        for name, label, form in (
+            ("reward", "reward", number),
+            ("success", "success", percent),
+            ("train/loss", "loss", number),
+            ("tokens_per_s", "tokens/s", number),
+            ("held_out_nll", "held-out nll", number),
+            ("held_out_accuracy", "held-out accuracy", percent),
+            ("unusable", "unusable", number),
+            ("seconds", "took", duration),
+            ("eta_s", "eta", duration),
         )
         if data.get(name) is not None
     ]
     if data.get("staleness_max") is not None:
         found.append(("stale", f"{number(data['staleness_mean'])} (max {number(data['staleness_max'])})"))
-    parts = [f"{name[7:]} {number(value)}" for name, value in data.items() if name.startswith("reward/")]
+    parts = [
+        f"{name[7:]} {number(value)}"
+        for name, value in data.items()
+        if name.startswith("reward/") and name != "reward/reward"
+    ]
     idle = [f"{name[5:]} {percent(value)}" for name, value in data.items() if name.startswith("idle/")]
     for name, values in (("parts:", parts), ("idle:", idle)):
         if values:

@@ -86,8 +86,10 @@ class AttemptCtx:
         self._sandboxes: list[Sandbox] = []
 
     async def sandbox(self, spec: SandboxSpec) -> Sandbox:
+        asked = self._world.clock.now()
         with self._world.trace.busy("sandbox"):
             sandbox = await self._world.sandboxes.create(spec)
+        self._time_limit.give_back(self._world.clock.now() - asked)
         self._sandboxes.append(sandbox)
         return sandbox
 

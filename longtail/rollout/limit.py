@@ -32,5 +32,9 @@ class TimeLimit:
                 raise
             raise self._reached() from None
 
+    def give_back(self, seconds: float) -> None:
+        """So much of the time was spent in queues: it is not the policy's."""
+        self._end += seconds
+
     def _reached(self) -> LimitReached:
         return LimitReached(f"time limit of {self._seconds:g} s")

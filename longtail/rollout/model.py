@@ -91,6 +91,7 @@ class RecordedModel:
         started = self._clock.now()
         with self._trace.busy("sample"):
             completion = await self._sample(request)
+        self._time_limit.give_back(completion.queue_s)
         if not completion.ids or len(completion.ids) != len(completion.logprobs):
             raise EngineError(f"the engine returned {len(completion.ids)} ids for request {request.key}, expected some")
         call = ModelCall(

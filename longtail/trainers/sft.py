@@ -7,6 +7,7 @@ Knows neither chat templates nor where chats come from: rows arrive as ids, with
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
@@ -74,7 +75,7 @@ class Fit:
     pack: Packer
     microbatch_tokens: int = 8192
     eval_every: int = 100  # steps
-    save_every: int = 0  # steps; 0: only at the end
+    save_every: int = 0  # steps; 0: only at the end and when cancelled
     save_to: Path | None = None
 
 
@@ -85,21 +86,26 @@ async def fit(
     held_out: Sequence[Row],
     how: Fit,
 ) -> AsyncIterator[Progress]:
-    """Train on the batches that the trainer has not done yet, saving on the way; one Progress a step."""
+    """Train on the batches that the trainer has not done yet; one Progress a step. What is cancelled saves too."""
     held = how.pack(held_out, how.microbatch_tokens) if held_out else []
-    for number in range(trainer.steps, len(steps)):
-        microbatches = how.pack([rows[index] for index in steps[number]], how.microbatch_tokens)
-        result = await trainer.step(microbatches, how.loss)
-        done = number + 1
-        last = done == len(steps)
-        evaluated = await trainer.evaluate(held) if held and (done % how.eval_every == 0 or last) else {}
-        if how.save_to and (last or (how.save_every and done % how.save_every == 0)):
-            await trainer.save(how.save_to)
-        yield Progress(
-            step=done,
-            num_steps=len(steps),
-            loss=result.metrics["loss"],
-            tokens_per_second=result.metrics["tokens_per_second"],
-            held_out_nll=evaluated.get("nll"),
-            held_out_accuracy=evaluated.get("accuracy"),
-        )
+    try:
+        for number in range(trainer.steps, len(steps)):
+            microbatches = how.pack([rows[index] for index in steps[number]], how.microbatch_tokens)
+            result = await trainer.step(microbatches, how.loss)
+            done = number + 1
+            last = done == len(steps)
+            evaluated = await trainer.evaluate(held) if held and (done % how.eval_every == 0 or last) else {}
+            if how.save_to and (last or (how.save_every and done % how.save_every == 0)):
+                await trainer.save(how.save_to)
+            yield Progress(
+                step=done,
+                num_steps=len(steps),
+                loss=result.metrics["loss"],
+                tokens_per_second=result.metrics["tokens_per_second"],
+                held_out_nll=evaluated.get("nll"),
+                held_out_accuracy=evaluated.get("accuracy"),
+            )
+    except asyncio.CancelledError:
+        if how.save_to:
+            await trainer.save(how.save_to)  # behind the step that it is at
+        raise

@@ -61,8 +61,8 @@ class TorchTrainer:
         self._num_steps = num_steps
         self._worker = ThreadPoolExecutor(1, "trainer", initializer=_prepare_thread, initargs=(threads,))
         cast("Any", torch).manual_seed(seed)  # for weights that a checkpoint lacks and the model makes up
-        self._forward = Forward(load_model(model))
-        self._reference = Forward(load_model(model).requires_grad_(False)) if reference else None
+        self._forward = Forward(model, load_model(model))
+        self._reference = Forward(model, load_model(model).requires_grad_(False)) if reference else None
         self._tokenizer = load_tokenizer(model)
         self._parameters: dict[str, Tensor] = dict(self._forward.model.named_parameters())  # tied weights stand once
         self._optimizer = Optimizers(self._forward.model, config)

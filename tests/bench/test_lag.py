@@ -21,4 +21,5 @@ def test_records_compare_both_lags(monkeypatch):
     synchronous, asynchronous = lag.records()
     assert (synchronous["value"], synchronous["ratio"], synchronous["seconds"]) == (0.2, 1.0, 40.0)
     assert (asynchronous["name"], asynchronous["ratio"]) == ("repair.lag1", 1.25)
+    assert (asynchronous["n"], asynchronous["spread"]) == (2, [0.833, 2.5])
     assert asynchronous["idle"] == {"train": 0.5}

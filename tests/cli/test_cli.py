@@ -52,7 +52,7 @@ def driven(monkeypatch):
     async def check_sandboxes(problem):
         return "bwrap"
 
-    build = types.SimpleNamespace(prepare=prepare, check_sandboxes=check_sandboxes)
+    build = types.SimpleNamespace(prepare=prepare, check_sandboxes=check_sandboxes, check_directory=lambda config: None)
     monkeypatch.setitem(sys.modules, "longtail.build", build)
     monkeypatch.setitem(sys.modules, "longtail.drive", types.SimpleNamespace(train_run=run, evaluate_run=run))
     return state
@@ -219,7 +219,7 @@ def test_imitation_reports_its_steps_and_where_the_model_is(tmp_path, monkeypatc
     path.write_text('name = "warm"\n[sft]\nexamples = "a:b"\n')
     lines = longtail("sft", path).stdout.splitlines()
     assert lines[0] == "step 1/2  loss 1.5  tokens/s 90"
-    assert lines[1] == "step 2/2  loss 1  tokens/s 90  held_out_accuracy 50.0 %"
+    assert lines[1] == "step 2/2  loss 1  tokens/s 90  held-out accuracy 50.0 %"
     assert lines[2] == f"result  model {'runs/warm/model'}"
 
 
@@ -254,7 +254,7 @@ def test_doctor_says_what_is_there_and_what_to_do():
     findings = {one["name"]: one for one in json.loads(longtail("doctor", "--json").stdout)}
     assert findings["python"]["value"].startswith(sys.version.split()[0])
     assert findings["apsw"]["ok"]
-    assert {"cores", "memory", "disk", "torch", "transformers", "gpu"} <= findings.keys()
+    assert {"cores", "memory", "disk", "torch", "transformers", "gpu", "C compiler"} <= findings.keys()
     assert any(name.startswith("sandbox ") for name in findings)
     lines = longtail("doctor").stdout.splitlines()
     assert len(lines) == len(findings)

@@ -2,9 +2,7 @@
 
 import asyncio
 import json
-import shutil
 import types
-from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -12,7 +10,7 @@ from typer.testing import CliRunner
 
 from longtail import build
 from longtail.algorithms.presets import preset
-from longtail.build import Problem, check_same_run, open_run, prepare, weight_directory
+from longtail.build import Problem, check_same_run, open_run, prepare
 from longtail.cli import app
 from longtail.config import load_config, validate_config
 from longtail.envs import reward
@@ -68,7 +66,7 @@ def wants_labels(completions, labels):
         ({"entry": "no_attribute:f", "tasks": TASKS}, "AttributeError: module 'os' has no attribute 'nothing_here'"),
         ({"entry": "os:nothing", "tasks": TASKS}, "module os has no 'nothing'"),
         ({"entry": GOOD, "tasks": "longtail_repair.tasks:repair_tasks", "task_params": {"levels": 3}}, "TypeError"),
-        ({"entry": GOOD, "tasks": f"{__name__}:no_tasks"}, "sequence of longtail.Task, got one of dict"),
+        ({"entry": GOOD, "tasks": f"{__name__}:no_tasks"}, "expected a longtail.Task, got one of dict"),
         ({"entry": GOOD, "tasks": f"{__name__}:turnless"}, "limits of a task must leave it a turn and a token"),
         ({"entry": GOOD, "tasks": TASKS, "params": {"max_batch": "x"}}, "TypeError"),
         ({"entry": f"{__name__}:wants_labels", "tasks": TASKS}, "'labels'; it is called with answer, completion_ids"),
@@ -97,11 +95,13 @@ async def test_params_that_nobody_takes_are_one_sentence():
     assert load_rollout(f"{__name__}:rollout", {}) is rollout
 
 
-@pytest.mark.parametrize("broken", ["no chat template", "no tokenizer", "a GGUF file"])
+@pytest.mark.parametrize("broken", ["no weights", "no chat template", "no tokenizer", "a GGUF file"])
 def test_a_model_that_cannot_chat_is_refused_before_anything_starts(tmp_path, broken):
     model = tmp_path / "model"
     model.mkdir()
     (model / "config.json").write_text('{"model_type": "llama"}')
+    if broken != "no weights":
+        (model / "model.safetensors").touch()
     if broken == "no chat template":
         from tokenizers import Tokenizer, models
 
@@ -111,7 +111,7 @@ def test_a_model_that_cannot_chat_is_refused_before_anything_starts(tmp_path, br
         model = tmp_path / "model.gguf"
         model.write_bytes(b"GGUF")
     config = load_config([ROOT / "recipes/arithmetic.toml"], [f'model.path="{model}"', f'run_dir="{tmp_path}/run"'])
-    with pytest.raises(UserError, match=r"chat template|tokenizer\.json|holds no config\.json"):
+    with pytest.raises(UserError, match=r"no weights|chat template|tokenizer\.json|holds no config\.json"):
         prepare(config)
     assert not (tmp_path / "run").exists()
 
@@ -210,28 +210,52 @@ async def test_a_failed_start_leaves_no_configuration_behind_that_refuses_the_co
     assert read_history(problem.config.directory).started == {}
 
 
-@pytest.mark.parametrize(("ahead", "kept"), [(False, 2), (True, 0)])
-async def test_an_interrupt_saves_the_last_committed_step_unless_the_trainer_is_ahead(
-    problem, monkeypatch, ahead, kept
-):
+@pytest.mark.parametrize("lane", ["sampling", "training", "committing"])
+async def test_an_interrupt_ends_behind_the_step_that_is_trained_and_saves_it(problem, monkeypatch, lane):
+    reached = asyncio.Event()
+
+    class SlowTrainer(CountingTrainer):
+        async def step(self, microbatches, loss):
+            result = await super().step(microbatches, loss)
+            if lane == "training":
+                reached.set()
+                await asyncio.sleep(0.05)
+            return result
+
+    async def start_roles(cluster, problem):
+        return None, SlowTrainer()
+
+    async def train():
+        async with open_run(problem, WATCH) as run:
+            await run.journal.resume(run.trainer)
+            result = await run.trainer.step([], None)
+            if lane == "committing":
+                reached.set()
+            await run.journal.commit(1, [], [], result)
+            reached.set()
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr(build, "start_roles", start_roles)
+    work = asyncio.create_task(train())
+    await reached.wait()
+    work.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await work
+    stands = standing(problem.config.directory)
+    assert (stands.step, stands.past.ended) == (1, "run.stopped")
+
+
+async def test_a_dry_run_refuses_the_directory_of_another_run(problem, tmp_path, monkeypatch):
     async def start_roles(cluster, problem):
         return None, CountingTrainer()
 
-    async def interrupted():
-        async with open_run(problem, WATCH) as run:
-            await run.journal.resume(run.trainer)
-            for step in (1, 2):
-                result = await run.trainer.step([], None)
-                await run.journal.commit(step, [], [], result)
-            if ahead:
-                await run.trainer.step([], None)
-            raise asyncio.CancelledError
-
     monkeypatch.setattr(build, "start_roles", start_roles)
-    with pytest.raises(asyncio.CancelledError):
-        await interrupted()
-    stands = standing(problem.config.directory)
-    assert (stands.step, stands.past.ended) == (kept, "run.stopped")
+    async with open_run(problem, WATCH):
+        pass
+    words = ["train", str(ROOT / "recipes/arithmetic.toml"), "--run-dir", str(tmp_path / "run"), "--dry-run"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 2
+    assert "holds a run with" in done.stderr
 
 
 @pytest.fixture
@@ -253,25 +277,3 @@ def test_a_dry_run_tries_the_sandbox_where_one_is_needed(recipe, code):
     done = CliRunner().invoke(app, ["train", str(ROOT / f"recipes/{recipe}.toml"), "--dry-run"])
     assert done.exit_code == code
     assert ("no user namespaces" in done.stderr) == (code == 2)
-
-
-def test_weights_pass_through_shared_memory_where_there_is_room_and_what_a_kill_left_goes(tmp_path, monkeypatch):
-    memory, run, model = tmp_path / "shm", tmp_path / "run", tmp_path / "model"
-    for path in (memory, run, model):
-        path.mkdir()
-    (model / "config.json").write_text("{}")
-    (model / "model.safetensors").write_bytes(bytes(1000))
-
-    async def place():
-        async with AsyncExitStack() as stack:
-            found = weight_directory(stack, run, str(model), memory)
-            assert list(found.iterdir()) == []
-        assert not found.exists()
-        return found
-
-    killed = weight_directory(AsyncExitStack(), run, str(model), memory)
-    (killed / "version-000001.safetensors").write_bytes(bytes(10))
-    assert killed.parent == memory
-    assert asyncio.run(place()) == killed
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: types.SimpleNamespace(free=4000))
-    assert asyncio.run(place()) == run / "weights"

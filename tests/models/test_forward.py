@@ -18,6 +18,8 @@ from transformers import (
 from longtail.errors import UserError
 from longtail.models.attention import TreePlan
 from longtail.models.forward import ModuleForward, open_forward, shape_of
+from longtail.models.load import load_model
+from longtail.trainers.forward import Forward
 from longtail.types import Segment
 
 SIZES: dict[str, Any] = {
@@ -63,6 +65,13 @@ def test_models_without_attention_are_refused(tmp_path):
     config = MambaConfig(hidden_size=32, num_hidden_layers=2, vocab_size=50, state_size=4)
     with pytest.raises(UserError, match="is not supported"):
         open_forward(save(MambaForCausalLM(config), tmp_path))
+
+
+def test_the_trainer_refuses_the_models_that_the_sampler_refuses(tmp_path):
+    config = MambaConfig(hidden_size=32, num_hidden_layers=2, vocab_size=50, state_size=4)
+    name = save(MambaForCausalLM(config), tmp_path)
+    with pytest.raises(UserError, match="is not supported"):
+        Forward(name, load_model(name))
 
 
 def test_a_sliding_window_bounds_the_length():

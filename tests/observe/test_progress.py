@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from longtail.observe.progress import JsonProgress, PlainProgress, RichProgress, open_progress
+from longtail.observe.progress import JsonProgress, PlainProgress, RichProgress, line_of, open_progress
 from longtail.observe.text import duration, number, percent, printable
 
 STEP = {
@@ -47,10 +47,30 @@ def test_a_pipe_gets_plain_lines():
     lines = told(progress, out).splitlines()
     assert lines[0] == "run demo starts of 10 in runs/demo"
     assert lines[1] == "evaluation test at step 0: 15.0 % (30 of 200; 95 % 10.7 % to 20.6 %)"
-    for part in ("step 3/10", "reward 0.5", "success 25.0 %", "tokens/s 812", "eta_s 3 min 05 s", "train 80.0 %"):
+    for part in ("step 3/10", "reward 0.5", "success 25.0 %", "tokens/s 812", "eta 3 min 05 s", "train 80.0 %"):
         assert part in lines[2]
     assert lines[3] == r"stopping\x1b[2J"
     assert "report runs/demo/report.html" in lines[4]
+
+
+def rates(before, after):
+    return {
+        "success_before": before,
+        "interval_before": [0.1, 0.3],
+        "tasks_before": 200,
+        "success_after": after,
+        "interval_after": [0.5, 0.7] if after else None,
+        "tasks_after": 200 if after else 0,
+    }
+
+
+def test_a_trained_run_says_success_before_and_after_on_each_split():
+    data = {"name": "demo", "seed": 0, "split": "test", "steps": 12, "train_seconds": 65.0}
+    others = {"heldout": rates(0.15, None), "unmeasured": rates(None, None) | {"tasks_before": 0}}
+    assert line_of("trained", data | rates(0.2, 0.6) | {"other_splits": others}, 12) == (
+        "12 steps in 1 min 05 s; test 20.0 % (95 % 10.0 % to 30.0 %) -> 60.0 % (95 % 50.0 % to 70.0 %); "
+        "heldout 15.0 % (95 % 10.0 % to 30.0 %)"
+    )
 
 
 def test_a_machine_gets_json_lines_only():

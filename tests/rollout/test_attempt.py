@@ -1,6 +1,7 @@
 """How attempts end: the time limit is the policy's, a stuck engine is not, a score is checked."""
 
 import asyncio
+import dataclasses
 import json
 
 import numpy
@@ -11,7 +12,7 @@ from longtail import events
 from longtail.errors import ContextFull, EngineError, LimitReached
 from longtail.fakes import MemoryJournal, MemorySandboxes, NoTrace, ScriptedEngine, ToyRenderer, VirtualClock
 from longtail.rollout.attempt import Assignment, World, run_attempt
-from longtail.types import Limits, Message, Outcome, Sampling, Task
+from longtail.types import Limits, Message, Outcome, Sampling, SandboxSpec, Task
 
 TASK = Task(id="t0", prompt=(Message(role="user", content="go"),), limits=Limits(seconds=100.0))
 
@@ -71,6 +72,31 @@ async def test_an_episode_may_score_what_it_has_when_its_time_is_up():
 
     ended = await attempt(world_of(half_done))
     assert (ended.outcome, ended.reason, ended.reward) == (Outcome.DONE, "no time left", 0.5)
+
+
+async def test_time_in_queues_is_not_the_policys():
+    """60 s in the queue of the engine, 90 s until a sandbox has a place, and 60 s of work, within 100 s."""
+    world = world_of(patient, delay=lambda request: 30.0)
+    generate, create = world.engine.generate, world.sandboxes.create
+
+    async def queued(request):
+        await world.clock.sleep(30.0)
+        return dataclasses.replace(await generate(request), queue_s=30.0)
+
+    async def late(spec):
+        await world.clock.sleep(90.0)
+        return await create(spec)
+
+    world.engine.generate, world.sandboxes.create = queued, late
+    ended = await attempt(world)
+    assert (ended.outcome, ended.reward, ended.ended_s) == (Outcome.DONE, 1.0, 210.0)
+
+
+async def patient(task, ctx):
+    await ctx.sandbox(SandboxSpec())
+    await ctx.model.chat(task.prompt)
+    await ctx.model.chat(task.prompt)
+    return 1.0
 
 
 def world_whose_engine_cannot_cancel(reason):

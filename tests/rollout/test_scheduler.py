@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -158,6 +159,59 @@ async def test_tasks_that_cannot_be_graded_stop_the_run_with_the_reason():
 
     with pytest.raises(TaskError, match="KeyError: 'answer'"):
         await run_steps(world_of(broken), plan_of())
+
+
+async def test_an_evaluation_that_cannot_be_graded_is_not_a_result():
+    async def mostly_broken(task, ctx):
+        if task.id != "t0":
+            raise KeyError("answer")
+        return 1.0
+
+    world = world_of(mostly_broken)
+    async with world.clock.running(), Scheduler(world, TASKS, plan_of()).start(0) as rollouts:
+        with pytest.raises(TaskError, match="of 8 tasks could not be graded, most often: KeyError: 'answer'"):
+            await rollouts.once(TASKS[:8], name="eval-test-0", sampling=Sampling())
+
+
+class Shelf(Sequence):
+    """A data set that makes its tasks when they are asked for."""
+
+    def __init__(self, make):
+        self._make = make
+
+    def __len__(self):
+        return len(TASKS)
+
+    def __getitem__(self, place):
+        return TASKS[place] if place < 5 else self._make(place)
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda place: {}[place], "task 5 of the data set cannot be read: KeyError: 5"),
+        (lambda place: "task", "task 5 of the data set: expected a longtail.Task, got one of str"),
+        (
+            lambda place: Task(id="t", data={"x": object()}),
+            "task 5 of the data set: task 't' cannot be written as JSON",
+        ),
+    ],
+)
+async def test_a_place_of_the_data_set_that_holds_no_task_stops_the_run_with_the_reason(make, sentence):
+    with pytest.raises(TaskError, match=sentence):
+        await run_steps(world_of(), plan_of(), tasks=Shelf(make))
+    world = world_of()
+    async with world.clock.running(), Scheduler(world, TASKS, plan_of()).start(0) as rollouts:
+        with pytest.raises(TaskError, match=sentence):
+            await rollouts.once(Shelf(make), name="eval-test-0", sampling=Sampling())
+
+
+async def test_a_group_whose_scores_are_all_none_is_lost_as_not_scored():
+    async def unscored(task, ctx):
+        await ctx.model.chat(task.prompt)
+
+    with pytest.raises(TaskError, match="0 of 2 attempts usable; not scored"):
+        await run_steps(world_of(unscored), plan_of())
 
 
 async def test_a_lost_group_is_dropped_with_a_reason_and_replaced():

@@ -99,6 +99,20 @@ async def test_a_launcher_that_cannot_start_says_why(tmp_path: Path, monkeypatch
     await sandboxes.close()
 
 
+async def test_code_of_the_host_below_usr_is_not_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the project lies below /usr, as it does in many containers; the fix of a task could be read there."""
+    require_bwrap()
+    assert any(Path("/usr/share/doc").iterdir())
+    monkeypatch.syspath_prepend("/usr/share/doc")
+    driver = BwrapSandboxes(tmp_path, 1)
+    box = await driver.create(SandboxSpec())
+    seen = await box.exec(["ls", "/usr/share/doc"])
+    there = await box.exec(["python", "-c", "import json, lzma, sqlite3; print('standard library')"])
+    await driver.close()
+    assert (seen.exit_code, seen.stdout) == (0, b"")
+    assert there.stdout == b"standard library\n"
+
+
 async def test_a_bubblewrap_that_fails_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     require_bwrap()
     binary = tmp_path / "a/bin/_bin/bwrap"

@@ -24,7 +24,7 @@ LOSS = PolicyLoss(clip_low=0.5, clip_high=5.0)
 
 @pytest.fixture(scope="module")
 def ours(model_dir):
-    return Forward(load_model(str(model_dir), dtype="float64"))
+    return Forward(str(model_dir), load_model(str(model_dir), dtype="float64"))
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +121,7 @@ def test_holds_for_rows_longer_than_an_attention_block(ours, theirs):
 
 def test_holds_for_models_without_a_fused_pass(model_dir, theirs, monkeypatch):
     monkeypatch.setattr(packed_llama, "supports", lambda model: False)
-    forward = Forward(load_model(str(model_dir), dtype="float64"))
+    forward = Forward(str(model_dir), load_model(str(model_dir), dtype="float64"))
     samples = make_samples(3)
     assert_same(packed(forward, samples, 60), one_row_at_a_time(theirs, samples))
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -63,6 +66,24 @@ def test_each_row_is_in_one_batch_of_each_epoch(lengths, batch_tokens, epochs, s
 def test_no_examples_is_a_user_error():
     with pytest.raises(UserError, match="at least one example"):
         batches([], 10)
+
+
+async def test_sft_saves_the_step_that_it_is_at_when_it_is_cancelled(model_dir, tmp_path):
+    rows = [row_of([5, 20, 30, 40], [False, False, True, True], 0.0)] * 4
+    steps = batches(rows, 4, epochs=1000)
+    trainer = TorchTrainer(str(model_dir), TrainerConfig(), num_steps=len(steps), threads=1)
+
+    async def follow():
+        how = Fit(loss=CrossEntropy(), pack=pack_supervised, save_to=tmp_path / "c")
+        async for progress in fit(trainer, rows, steps, [], how):
+            if progress.step == 3:
+                asyncio.get_running_loop().call_soon(work.cancel)
+
+    work = asyncio.create_task(follow())
+    with pytest.raises(asyncio.CancelledError):
+        await work
+    await trainer.close()
+    assert json.loads((tmp_path / "c" / "state.json").read_text())["step"] == trainer.steps >= 3
 
 
 async def test_sft_learns_what_is_said_and_resumes(model_dir, tmp_path):
