@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import silu
 
-from longtail.models import native as module
+from longtail.models import compiler
 from longtail.models.kernels import Kernels, NativeKernels, TorchKernels, kernels_for
 from longtail.models.native import native
 
@@ -99,7 +99,7 @@ def test_a_row_does_not_depend_on_how_many_there_are(count, first, threads):
 
 
 def test_without_a_compiler_torch_does_the_work(monkeypatch):
-    monkeypatch.setattr(module.shutil, "which", lambda _: None)
+    monkeypatch.setattr(compiler.shutil, "which", lambda _: None)
     native.cache_clear()
     assert isinstance(kernels_for(CPU, (48, 64)), TorchKernels)
     native.cache_clear()
@@ -107,7 +107,7 @@ def test_without_a_compiler_torch_does_the_work(monkeypatch):
 
 def test_a_source_that_does_not_compile_is_no_library(monkeypatch, tmp_path):
     (tmp_path / "broken.c").write_text("int f( {")
-    monkeypatch.setattr(module, "_SOURCE", tmp_path / "broken.c")
+    monkeypatch.setattr(compiler, "_SOURCE", tmp_path / "broken.c")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     native.cache_clear()
     assert native() is None
