@@ -10,6 +10,8 @@ from typing import Any
 from longtail.observe.report import Measured
 from longtail.types import Json
 
+WINDOW = 8
+
 
 def draw_reward(
     path: Path, title: str, metrics: Sequence[Mapping[str, Json]], evaluations: Mapping[str, Sequence[Measured]]
@@ -27,20 +29,30 @@ def draw_reward(
     figure.suptitle(title)
     reward, success = figure.subplots(1, 2)
     steps = [line["step"] for line in metrics]
-    reward.plot(steps, [_or_nan(line.get("reward")) for line in metrics], label="reward")
+    for axes, name in ((reward, "reward"), (success, "success")):
+        values = [_or_nan(line.get(name)) for line in metrics]
+        axes.plot(steps, values, color="C0", alpha=0.3, label="training")
+        axes.plot(steps, _means(values), color="C0", label=f"training, mean of {WINDOW} steps")
     reward.set(xlabel="step", ylabel="mean training reward")
-    success.plot(steps, [_or_nan(line.get("success")) for line in metrics], alpha=0.6, label="training")
-    for split, measured in evaluations.items():
+    reward.legend()
+    for number, (split, measured) in enumerate(evaluations.items(), 1):
         shares = [_or_nan(m.share) for m in measured]
         spread = [
             [s - m.low for s, m in zip(shares, measured, strict=True)],
             [m.high - s for s, m in zip(shares, measured, strict=True)],
         ]
-        success.errorbar([m.step for m in measured], shares, yerr=spread, fmt="o-", capsize=3, label=f"{split}, 95 %")
+        steps = [m.step for m in measured]
+        success.errorbar(steps, shares, yerr=spread, fmt="o:", color=f"C{number}", capsize=3, label=f"{split}, 95 %")
     success.set(xlabel="step", ylabel="success", ylim=(0, 1))
     success.legend()
     figure.savefig(path)
     return ""
+
+
+def _means(values: Sequence[float]) -> list[float]:
+    """Of each step and those before it, up to WINDOW of them."""
+    parts = (values[max(0, end - WINDOW) : end] for end in range(1, len(values) + 1))
+    return [sum(part) / len(part) for part in parts]
 
 
 def _or_nan(value: float | None) -> float:
