@@ -105,9 +105,10 @@ def prepare(config: Config, rollout: RolloutFn | None = None, tasks: Sequence[Ta
                 split: load_tasks(named.tasks, split, config.eval.tasks, config.eval.seed, named.task_params)
                 for split in config.eval.splits
             }
+    elif len(tasks):
+        check_task(tasks[0], "the tasks")  # load_tasks() has looked at those that are named
     if not len(tasks):
         raise UserError("the training tasks are empty; expected at least one")
-    check_task(tasks[0], "the tasks")
     if (check := getattr(rollout, "__longtail_check__", None)) is not None:
         check(tasks[0])
     algorithm = preset(config.algorithm.name, config.algorithm.overrides)
@@ -435,8 +436,8 @@ _DIGESTED = 64 << 20  # bytes; of larger files, the head and the size say enough
 
 def _model_digests(model: str) -> dict[str, str]:
     """SHA-256 of each file that makes a local model what it is; of the head and the size where it is large."""
-    where = Path() if model == "new" else resolve(model)
-    if isinstance(where, str) or model == "new":
+    where = "" if model == "new" else resolve(model)
+    if isinstance(where, str):
         return {}
     digests: dict[str, str] = {}
     for file in sorted(where.glob("*.json")) + sorted(where.glob("*.jinja")) + sorted(where.glob("*.safetensors")):

@@ -16,11 +16,11 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 from typing import Any, Self, cast
 
+from longtail.bench import versions
 from longtail.config import EngineConfig
 from longtail.engines.local import LocalEngine
 from longtail.errors import UserError
@@ -108,7 +108,7 @@ def _record(name: str, tokens: int, pairs: list[tuple[float, float]]) -> dict[st
         "ratio": round(median(ratios), 2),
         "n": len(pairs),
         "spread": [round(ratios[0], 2), round(ratios[-1], 2)],
-        "versions": {package: version(package) for package in ("longtail", "torch", "transformers")},
+        "versions": versions(),
     }
 
 

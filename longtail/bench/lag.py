@@ -10,10 +10,10 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from longtail.bench import versions
 from longtail.errors import InfrastructureError, UserError
 from longtail.observe.metrics import FILE_NAME, read_metrics
 
@@ -41,7 +41,7 @@ def records() -> Iterator[dict[str, Any]]:
             "ratio": round(rate / first, 3),
             "n": len(lines),
             "spread": [round(ratios[0], 3), round(ratios[-1], 3)],
-            "versions": {package: version(package) for package in ("longtail", "torch", "transformers")},
+            "versions": versions(),
             "seconds": round(seconds, 1),
             "groups": sum(line["groups"] for line in lines),
             "reply_tokens": sum(line["tokens"] for line in lines),

@@ -22,7 +22,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Generator, Iterator
-from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 from typing import IO, Any
@@ -31,6 +30,7 @@ import torch
 from torch import Tensor
 
 from longtail.algorithms.presets import preset
+from longtail.bench import versions
 from longtail.config import TrainerConfig
 from longtail.data import pack
 from longtail.models.attention import TreePlan, packed_hidden
@@ -125,7 +125,7 @@ def _record(name: str, samples: list[Sample], against: str, pairs: list[tuple[fl
         "ratio": round(median(ratios), 2),
         "n": len(pairs),
         "spread": [round(ratios[0], 2), round(ratios[-1], 2)],
-        "versions": {package: version(package) for package in ("longtail", "torch", "transformers")},
+        "versions": versions(),
     }
 
 
