@@ -154,7 +154,8 @@ def train(
 ) -> None:
     """Train a policy. The same command again resumes the run."""
     config = _load(configs, o, run_dir)
-    from longtail.build import check_directory, check_sandboxes, prepare
+    from longtail.build import check_sandboxes, prepare
+    from longtail.identity import check_directory
 
     problem = prepare(config)
     if dry_run:

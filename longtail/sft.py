@@ -21,9 +21,10 @@ from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import Any, TypeVar
 
-from longtail.build import check_installed, check_same_run, manifest, open_renderer
+from longtail.build import check_installed, open_renderer
 from longtail.config import Config, SftConfig
 from longtail.errors import UserError
+from longtail.identity import check_same_run, manifest
 from longtail.named import blamed, check_call, load_object
 from longtail.types import Message
 

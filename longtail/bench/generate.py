@@ -17,10 +17,9 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import median
 from typing import Any, Self, cast
 
-from longtail.bench import versions
+from longtail.bench import compared
 from longtail.config import EngineConfig
 from longtail.engines.local import LocalEngine
 from longtail.errors import UserError
@@ -95,21 +94,8 @@ def _measure(setting: Setting) -> Iterator[dict[str, Any]]:
                 pair = asyncio.run(_engine_seconds(setting.model, jobs, batch)), baseline.seconds(jobs, batch)
                 print(f"{setting.name}.b{batch} {repeat}: {pair[0]:.2f} s, {pair[1]:.2f} s", file=sys.stderr)
                 pairs.append(pair)
-            yield _record(f"{setting.name}.b{batch}", sum(job.reply for job in jobs), pairs)
-
-
-def _record(name: str, tokens: int, pairs: list[tuple[float, float]]) -> dict[str, Any]:
-    ratios = sorted(theirs / ours for ours, theirs in pairs)
-    return {
-        "name": name,
-        "value": round(tokens / median(ours for ours, _ in pairs), 1),
-        "unit": "tokens/s",
-        "against": "transformers.generate",
-        "ratio": round(median(ratios), 2),
-        "n": len(pairs),
-        "spread": [round(ratios[0], 2), round(ratios[-1], 2)],
-        "versions": versions(),
-    }
+            tokens = sum(job.reply for job in jobs)
+            yield compared(f"{setting.name}.b{batch}", tokens, "transformers.generate", pairs)
 
 
 def _jobs(count: int, longest: int, vocab: int) -> list[Job]:

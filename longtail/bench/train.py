@@ -23,14 +23,13 @@ import tempfile
 import time
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
-from statistics import median
 from typing import IO, Any
 
 import torch
 from torch import Tensor
 
 from longtail.algorithms.presets import preset
-from longtail.bench import versions
+from longtail.bench import compared
 from longtail.config import TrainerConfig
 from longtail.data import pack
 from longtail.models.attention import TreePlan, packed_hidden
@@ -58,14 +57,14 @@ def records() -> Iterator[dict[str, Any]]:
             with _step(model, samples) as ours:
                 theirs = _bare(model, samples)
                 against = "bare forward+backward, packed, prefixes not shared"
-                yield _record(name, samples, against, _in_turns(name, ours, theirs, 5))
+                yield compared(name, _tokens(samples), against, _in_turns(name, ours, theirs, 5))
         if not TRL_PYTHON.exists():
             print(f"trl is left out: there is no {TRL_PYTHON}; `make bench-train` makes it", file=sys.stderr)
             return
         for name, shared in (("trl.p0", 0.0), ("repair", 0.5), ("trl.p90", 0.9)):
             samples = episodes(4, shared)
             with _step(model, samples) as ours, _trl(model, samples, shared, Path(scratch)) as theirs:
-                yield _record(name, samples, "TRL GRPOTrainer update", _in_turns(name, ours, theirs, 3))
+                yield compared(name, _tokens(samples), "TRL GRPOTrainer update", _in_turns(name, ours, theirs, 3))
 
 
 def episodes(groups: int, shared: float) -> list[Sample]:
@@ -94,6 +93,10 @@ def episodes(groups: int, shared: float) -> list[Sample]:
     return samples
 
 
+def _tokens(samples: list[Sample]) -> int:
+    return sum(len(sample.ids) for sample in samples)
+
+
 def _model(scratch: Path) -> str:
     """A model of the shape of tiny-repair with random weights."""
     tokenizer = new_tokenizer(["def main():\n    return 0\n"], VOCABULARY)
@@ -112,21 +115,6 @@ def _in_turns(name: str, ours: Seconds, theirs: Seconds, repeats: int) -> list[t
         if repeat:
             pairs.append(pair)
     return pairs
-
-
-def _record(name: str, samples: list[Sample], against: str, pairs: list[tuple[float, float]]) -> dict[str, Any]:
-    ratios = sorted(their / our for our, their in pairs)
-    tokens = sum(len(sample.ids) for sample in samples)
-    return {
-        "name": name,
-        "value": round(tokens / median(our for our, _ in pairs), 1),
-        "unit": "tokens/s",
-        "against": against,
-        "ratio": round(median(ratios), 2),
-        "n": len(pairs),
-        "spread": [round(ratios[0], 2), round(ratios[-1], 2)],
-        "versions": versions(),
-    }
 
 
 # --- the three sides ------------------------------------------------------------------------------------------------

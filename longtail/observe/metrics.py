@@ -119,7 +119,8 @@ def _score_parts(usable: Iterable[Trajectory]) -> dict[str, float | None]:
     for trajectory in usable:
         if isinstance(trajectory.score, Mapping):
             for part, value in trajectory.score.items():
-                parts.setdefault(part, []).append(value)
+                if part != "reward":  # the sum of the parts, which has a line of its own
+                    parts.setdefault(part, []).append(value)
     return {part: _mean(values) for part, values in sorted(parts.items())}
 
 

@@ -138,11 +138,7 @@ def figures(data: Mapping[str, Json]) -> list[tuple[str, str]]:
     ]
     if data.get("staleness_max") is not None:
         found.append(("stale", f"{number(data['staleness_mean'])} (max {number(data['staleness_max'])})"))
-    parts = [
-        f"{name[7:]} {number(value)}"
-        for name, value in data.items()
-        if name.startswith("reward/") and name != "reward/reward"
-    ]
+    parts = [f"{name[7:]} {number(value)}" for name, value in data.items() if name.startswith("reward/")]
     idle = [f"{name[5:]} {percent(value)}" for name, value in data.items() if name.startswith("idle/")]
     for name, values in (("parts:", parts), ("idle:", idle)):
         if values:

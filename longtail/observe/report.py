@@ -173,13 +173,13 @@ def _charts(data: ReportData) -> str:
     staleness = [_series(lines, f"staleness_{name}", name) for name in ("mean", "max")]
     figures = [
         ("Success, share", chart(success, low=0.0, high=1.0)),
-        ("Reward", chart(_family(lines, "reward", "reward/"))),
+        ("Reward", chart([_series(lines, "reward", "reward"), *_family(lines, "reward/")])),
         ("Tokens per second", chart([_series(lines, "tokens_per_s", "sampled")], low=0.0)),
-        ("Idle, share of the step", chart(_family(lines, "", "idle/"), low=0.0, high=1.0)),
+        ("Idle, share of the step", chart(_family(lines, "idle/"), low=0.0, high=1.0)),
         ("Turns", chart([_series(lines, "turns", "per attempt")], low=0.0)),
         ("Sampled tokens", chart([_series(lines, "reply_tokens", "per attempt")], low=0.0)),
         ("Staleness, versions", chart(staleness, low=0.0)),
-        *((f"Trainer, {one.name}", chart([one])) for one in _family(lines, "", "train/")),
+        *((f"Trainer, {one.name}", chart([one])) for one in _family(lines, "train/")),
     ]
     return _grid(figures)
 
@@ -193,11 +193,10 @@ def _series(lines: Sequence[Mapping[str, Json]], name: str, label: str) -> Serie
     return Series(name=label, points=[(float(line["step"]), line.get(name)) for line in lines])
 
 
-def _family(lines: Sequence[Mapping[str, Json]], name: str, prefix: str) -> list[Series]:
-    """The series `name`, if given, and every one that begins with `prefix`."""
+def _family(lines: Sequence[Mapping[str, Json]], prefix: str) -> list[Series]:
+    """Every series that begins with `prefix`."""
     members = sorted({key for line in lines for key in line if key.startswith(prefix)})
-    own = [_series(lines, name, name)] if name else []
-    return own + [_series(lines, key, key.removeprefix(prefix)) for key in members]
+    return [_series(lines, key, key.removeprefix(prefix)) for key in members]
 
 
 def _parts_table(data: ReportData) -> str:

@@ -52,8 +52,9 @@ def driven(monkeypatch):
     async def check_sandboxes(problem):
         return "bwrap"
 
-    build = types.SimpleNamespace(prepare=prepare, check_sandboxes=check_sandboxes, check_directory=lambda config: None)
+    build = types.SimpleNamespace(prepare=prepare, check_sandboxes=check_sandboxes)
     monkeypatch.setitem(sys.modules, "longtail.build", build)
+    monkeypatch.setitem(sys.modules, "longtail.identity", types.SimpleNamespace(check_directory=lambda config: None))
     monkeypatch.setitem(sys.modules, "longtail.drive", types.SimpleNamespace(train_run=run, evaluate_run=run))
     return state
 

@@ -10,12 +10,13 @@ from typer.testing import CliRunner
 
 from longtail import build
 from longtail.algorithms.presets import preset
-from longtail.build import Problem, check_same_run, open_run, prepare
+from longtail.build import Problem, open_run, prepare
 from longtail.cli import app
 from longtail.config import load_config, validate_config
 from longtail.envs import reward
 from longtail.errors import UserError
 from longtail.fakes import CountingTrainer, NoTrace, ToyRenderer
+from longtail.identity import check_same_run
 from longtail.journal import read_history, standing
 from longtail.named import load_rollout
 from longtail.sandboxes import probe
