@@ -7,31 +7,31 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import shutil
 import tempfile
 import time
-from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, cast
+from typing import Protocol, cast
 
 from longtail import events
 from longtail.algorithms.presets import Algorithm, preset
 from longtail.cluster.inline import InlineCluster
 from longtail.cluster.processes import ProcessCluster
 from longtail.config import Config, EngineConfig, TrainerConfig
-from longtail.errors import LongtailError, UserError
+from longtail.errors import InfrastructureError, LongtailError, UserError
 from longtail.fakes import MemoryJournal, NoTrace
 from longtail.identity import check_directory, manifest
 from longtail.journal import SqliteJournal
 from longtail.loop import Run
 from longtail.models.load import resolve
-from longtail.named import check_task, load_rollout, load_tasks
+from longtail.named import check_rollout, check_task, load_rollout, load_tasks
 from longtail.ports import (
     Cluster,
     Engine,
     Journal,
-    Loss,
     Renderer,
     RolloutFn,
     Rollouts,
@@ -42,11 +42,10 @@ from longtail.ports import (
 )
 from longtail.rollout.attempt import World
 from longtail.rollout.scheduler import Plan, Scheduler
-from longtail.types import Advantages, Group, Message, MicroBatch, Sampling, SandboxSpec, StepResult, Task
+from longtail.types import Group, Message, Sampling, SandboxSpec, StepResult, Task
 from longtail.weights.files import FileWeights
 from longtail.weights.place import weight_directory
-
-T = TypeVar("T")
+from longtail.whole import WholeSteps
 
 
 class SystemClock:
@@ -102,8 +101,10 @@ def prepare(config: Config, rollout: RolloutFn | None = None, tasks: Sequence[Ta
                 split: load_tasks(named.tasks, split, config.eval.tasks, config.eval.seed, named.task_params)
                 for split in config.eval.splits
             }
-    elif len(tasks):
-        check_task(tasks[0], "the tasks")  # load_tasks() has looked at those that are named
+    else:
+        check_rollout(rollout)
+        if len(tasks):
+            check_task(tasks[0], "the tasks")  # load_tasks() has looked at those that are named
     if not len(tasks):
         raise UserError("the training tasks are empty; expected at least one")
     if (check := getattr(rollout, "__longtail_check__", None)) is not None:
@@ -117,7 +118,9 @@ def prepare(config: Config, rollout: RolloutFn | None = None, tasks: Sequence[Ta
     check_installed()
     check_weights(config.model.path)
     renderer = open_renderer(config.model.path)
-    for role in getattr(rollout, "__longtail_roles__", ()):  # a template that cannot show them is refused here
+    if tasks[0].prompt:  # a template that cannot show it, or what an environment says, is refused here
+        renderer.start(tasks[0].prompt)
+    for role in getattr(rollout, "__longtail_roles__", ()):
         renderer.more([Message(role=role, content="")], ended=True)
     return Problem(
         config=config,
@@ -188,20 +191,20 @@ async def open_run(problem: Problem, watch: Watch) -> AsyncGenerator[Run]:
         # only now: a model that cannot be loaded must not make this directory refuse the corrected command
         known = {**manifest(config), "sandbox": sandboxes.level}
         await journal.append(events.run_started(manifest=known, config=config.model_dump(mode="json")))
-        whole = WholeSteps(trainer, journal)
         world = make_world(problem, engine, sandboxes, journal, watch.trace, clock)
         place = stack.enter_context(weight_directory(directory, weight_bytes(config.model.path)))
+        whole = WholeSteps(trainer, journal, FileWeights(place, [engine], journal, clock), watch.report)
         try:
             yield Run(
                 config=config,
-                journal=whole,
-                trainer=whole,
-                weights=FileWeights(place, [engine], journal, clock),
+                journal=whole.journal,
+                trainer=whole.trainer,
+                weights=whole.weights,
                 rollouts=Scheduler(world, problem.tasks, make_plan(config), journal.position),
                 algorithm=problem.algorithm,
                 trace=watch.trace,
                 evaluations=problem.evaluations,
-                report=watch.report,
+                report=whole.report,
                 report_evaluation=watch.report_evaluation,
                 evaluated=set(past.evaluations),
             )
@@ -209,58 +212,39 @@ async def open_run(problem: Problem, watch: Watch) -> AsyncGenerator[Run]:
             with suppress(LongtailError):  # a full disk has no room for this line either
                 await journal.stop(
                     f"{type(error).__name__}: {error}".removesuffix(": "),
-                    save=isinstance(error, asyncio.CancelledError),
+                    save=whole.settled and isinstance(error, asyncio.CancelledError),
                 )
             raise
-
-
-class WholeSteps:
-    """What is cancelled while a step is trained or committed ends behind its commit: the weights of the trainer are
-    always those of the last committed step then. Implements ports.Trainer, and ports.Journal for the loop."""
-
-    def __init__(self, trainer: Trainer, journal: Journal) -> None:
-        self._trainer, self._journal = trainer, journal
-        self._cancelled = False
-        self.export, self.save, self.load, self.close = trainer.export, trainer.save, trainer.load, trainer.close
-        self.append, self.resume, self.finish = journal.append, journal.resume, journal.finish
-
-    async def step(self, microbatches: Sequence[MicroBatch], loss: Loss) -> StepResult:
-        return await self._to_its_end(self._trainer.step(microbatches, loss))
-
-    async def commit(
-        self, step: int, groups: Sequence[Group], advantages: Sequence[Advantages | None], result: StepResult
-    ) -> None:
-        await self._to_its_end(self._journal.commit(step, groups, advantages, result))
-        if self._cancelled:
-            raise asyncio.CancelledError
-
-    async def _to_its_end(self, work: Coroutine[Any, Any, T]) -> T:
-        job = asyncio.ensure_future(work)
-        try:
-            return await asyncio.shield(job)
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is None or job.cancelled():
-                raise
-            task.uncancel()
-            self._cancelled = True
-            return await job
 
 
 @asynccontextmanager
 async def open_evaluation(problem: Problem, model: str) -> AsyncGenerator[Rollouts]:
     """An engine with the weights of `model` and a scheduler to roll out with, without trainer and journal."""
     config, clock = problem.config, SystemClock()
-    with tempfile.TemporaryDirectory(prefix="longtail-eval-") as directory:
-        async with AsyncExitStack() as stack:
-            sandboxes = open_sandbox_level(problem, Path(directory) / "sandboxes")
-            stack.push_async_callback(sandboxes.close)
-            cluster = make_cluster(config, Path(directory))
-            stack.push_async_callback(cluster.close)
-            engine = await start_sampler(cluster, config, model)
-            world = make_world(problem, engine, sandboxes, MemoryJournal(), NoTrace(), clock)
-            plan = replace(make_plan(config), num_steps=0)
-            yield await stack.enter_async_context(Scheduler(world, problem.tasks, plan).start(0))
+    async with AsyncExitStack() as stack:
+        directory = stack.enter_context(_scratch())
+        sandboxes = open_sandbox_level(problem, directory / "sandboxes")
+        stack.push_async_callback(sandboxes.close)
+        cluster = make_cluster(config, directory)
+        stack.push_async_callback(cluster.close)
+        engine = await start_sampler(cluster, config, model)
+        world = make_world(problem, engine, sandboxes, MemoryJournal(), NoTrace(), clock)
+        plan = replace(make_plan(config), num_steps=0)
+        yield await stack.enter_async_context(Scheduler(world, problem.tasks, plan).start(0))
+
+
+@contextmanager
+def _scratch() -> Generator[Path]:
+    """A directory that goes at the end, unless an error names the logs in it."""
+    directory = Path(tempfile.mkdtemp(prefix="longtail-eval-"))
+    try:
+        yield directory
+    except InfrastructureError:
+        raise
+    except BaseException:
+        shutil.rmtree(directory, ignore_errors=True)
+        raise
+    shutil.rmtree(directory, ignore_errors=True)
 
 
 def make_cluster(config: Config, logs: Path) -> Cluster:
@@ -363,4 +347,5 @@ def weight_bytes(model: str) -> int:
 
         found = try_to_load_from_cache(where, "config.json")
         where = Path(found).parent if isinstance(found, str) else Path()
-    return 5 * sum(file.stat().st_size for file in where.glob("*.safetensors"))
+    files = list(where.glob("*.safetensors")) or list(where.glob("*.bin"))
+    return 5 * sum(file.stat().st_size for file in files)

@@ -86,7 +86,10 @@ def _sentence(error: Exception) -> str:
     return printable(" ".join(str(error).split())) or type(error).__name__
 
 
-def run_until_done(work: Coroutine[Any, Any, T], say: Callable[[str], None]) -> T:
+RESUMABLE = "stopped; the same command resumes"
+
+
+def run_until_done(work: Coroutine[Any, Any, T], say: Callable[[str], None], stopped: str = RESUMABLE) -> T:
     """Run to the end. The first Ctrl-C (or SIGTERM) cancels the work, which stops cleanly; the second ends at once."""
 
     interrupts = 0
@@ -109,7 +112,7 @@ def run_until_done(work: Coroutine[Any, Any, T], say: Callable[[str], None]) -> 
         try:
             return await task
         except asyncio.CancelledError:
-            say("stopped; the same command resumes")
+            say(stopped)
             raise typer.Exit(INTERRUPTED) from None
         finally:
             if not interrupts:  # else threads and processes may still be at work, and are waited for
@@ -193,6 +196,8 @@ def evaluate(
     from longtail.build import check_sandboxes, prepare
 
     problem = prepare(config)
+    if not problem.evaluations:
+        raise UserError("nothing to evaluate; expected [env] and eval.tasks >= 1 in the configuration")
     if dry_run:
         facts = {"model": model, "roles": f"sampler ({config.cluster})", **_counts(problem.evaluations)}
         _print_plan(config, {**facts, "sandbox": asyncio.run(check_sandboxes(problem))}, as_json)
@@ -200,7 +205,8 @@ def evaluate(
     from longtail.drive import evaluate_run
 
     with _progress(as_json) as progress:
-        result = run_until_done(evaluate_run(problem, model, progress), _teller(progress))
+        work = evaluate_run(problem, model, progress)
+        result = run_until_done(work, _teller(progress), "stopped; an evaluation is not kept, it starts again")
         progress.tell("result", result)
 
 
@@ -328,9 +334,14 @@ def runs(
     as_json: AsJson = False,
 ) -> None:
     """List runs: status, step, success, start."""
-    from longtail.runs import find_runs, read_status, status_lines
+    from longtail.runs import RunStatus, find_runs, read_status, status_lines
 
-    found = [read_status(path) for path in find_runs(directory)]
+    found: list[RunStatus] = []
+    for path in find_runs(directory):
+        try:
+            found.append(read_status(path))
+        except UserError as error:  # one that cannot be read does not hide the others
+            print(f"longtail: {_sentence(error)}", file=sys.stderr)
     if as_json:
         print(json.dumps([{**asdict(one), "directory": str(one.directory)} for one in found]))
         return
@@ -357,7 +368,7 @@ def doctor(as_json: AsJson = False) -> None:
 @app.command()
 @guarded
 def bench(
-    name: Annotated[str, typer.Argument(help="generate, train, ...", show_default=False)], as_json: AsJson = False
+    name: Annotated[str, typer.Argument(help="generate, train or lag", show_default=False)], as_json: AsJson = False
 ) -> None:
     """Measure this installation; one record a line."""
     package = importlib.import_module("longtail.bench")

@@ -14,15 +14,13 @@ from typing import Any
 from longtail import loop
 from longtail.build import Problem, SystemClock, open_evaluation, open_run, prepare
 from longtail.config import Config, changed, load_config
-from longtail.errors import UserError
 from longtail.history import History
 from longtail.journal import read_history, standing
 from longtail.observe.intervals import wilson
-from longtail.observe.metrics import FILE_NAME, read_metrics
 from longtail.observe.observer import Observer
 from longtail.observe.progress import Progress, open_progress
 from longtail.ports import RolloutFn
-from longtail.runs import renderer_or_reason, write_report
+from longtail.runs import live_metrics, renderer_or_reason, write_report
 from longtail.types import Group, Json, Sampling, Tally, Task
 
 RESULT = "result.json"
@@ -90,7 +88,7 @@ def read_result(config: Config) -> dict[str, Json]:
     """Success before and after on the evaluation splits, the first as the headline; None where not measured."""
     past = read_history(config.directory)
     headline, *others = config.eval.splits or ("",)
-    lines = [line for line in read_metrics(config.directory / FILE_NAME) if line["step"] <= past.step]
+    lines = live_metrics(config.directory, past)
     return {
         "name": config.name,
         "seed": config.seed,
@@ -120,8 +118,6 @@ async def evaluate_run(
 ) -> dict[str, Json]:
     """Success of a model directory on the evaluation splits of a problem; nothing is journaled."""
     config = problem.config
-    if not problem.evaluations:
-        raise UserError("nothing to evaluate; expected [env] and eval.tasks >= 1 in the configuration")
     sampling = Sampling(
         max_tokens=config.sampling.max_tokens,
         temperature=config.eval.temperature if temperature is None else temperature,

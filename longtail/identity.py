@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import platform
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 from longtail.config import Config, dotted
@@ -31,13 +33,24 @@ _MAY_CHANGE_WITHIN = (
 
 
 def check_directory(config: Config) -> History:
-    """What the run directory holds. Raises UserError when that belongs to a run of another configuration."""
+    """What the run directory holds. Raises UserError when it cannot be used, or belongs to another run."""
+    check_place(config.directory)
     if not (config.directory / FILE_NAME).exists():
         return History()
     past = standing(config.directory).past  # as resume() will find it: what is rolled back is not there
     if past.started:
         check_same_run(past.started["config"], config)
+        _check_same_model(past.started["manifest"], config)
     return past
+
+
+def check_place(directory: Path) -> None:
+    """Raises UserError where a run directory can be neither made nor written."""
+    there = next(path for path in (directory.absolute(), *directory.absolute().parents) if path.exists())
+    if not there.is_dir():
+        raise UserError(f"the run directory {directory} cannot be made: {there} is a file; choose another --run-dir")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise UserError(f"the run directory {directory} cannot be written: no right to write into {there}")
 
 
 def check_same_run(stored: Mapping[str, Any], config: Config) -> None:
@@ -56,6 +69,16 @@ def check_same_run(stored: Mapping[str, Any], config: Config) -> None:
             raise UserError(
                 f"{config.directory} holds a run with {key} = {before!r}, now it is {value!r}; "
                 "resume it with the old value, or choose another --run-dir"
+            )
+
+
+def _check_same_model(stored: Mapping[str, Any], config: Config) -> None:
+    """Raises UserError where the model's files are no longer those that the run started from."""
+    for name, digest in _model_digests(config.model.path).items():
+        if stored.get(name, digest) != digest:
+            raise UserError(
+                f"{config.directory} holds a run that started from another {name.removeprefix('model/')} than "
+                f"model '{config.model.path}' has now; put the old file back, or choose another --run-dir"
             )
 
 

@@ -58,9 +58,22 @@ def check_call(function: Any, what: str, *arguments: Any) -> None:
     """Raises UserError when a function does not take these arguments, the last of which is a mapping of named ones."""
     *places, named = arguments
     try:
-        inspect.signature(function).bind(*places, **named)
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # not callable, or a built-in that does not tell
+        raise UserError(f"{what}: expected a Python function, got {function!r:.100}") from None
+    try:
+        signature.bind(*places, **named)
     except TypeError as error:
         raise UserError(f"{what}: {error}") from None
+
+
+def check_rollout(rollout: object) -> None:
+    """Raises UserError for what is no rollout function."""
+    if not (inspect.iscoroutinefunction(rollout) or inspect.iscoroutinefunction(getattr(rollout, "__call__", None))):  # noqa: B004
+        raise UserError(
+            f"the rollout must be `async def rollout(task, ctx)`, got {rollout!r:.100}; "
+            "wrap an environment class in longtail.env(...), a reward function in longtail.reward(...)"
+        )
 
 
 def load_rollout(entry: str, params: Mapping[str, Any]) -> RolloutFn:
@@ -71,10 +84,11 @@ def load_rollout(entry: str, params: Mapping[str, Any]) -> RolloutFn:
         with blamed(f"env.params of {entry}"):
             found(**params)  # as each episode will
         return made
-    if not callable(found):
-        raise UserError(f"env.entry = {entry!r} must be an Env class, a rollout function or a reward function")
-    names = list(inspect.signature(found).parameters)
-    if inspect.iscoroutinefunction(found) and names[:2] == ["task", "ctx"]:
+    if inspect.isclass(found) or not callable(found):
+        raise UserError(
+            f"env.entry = {entry!r} must be a class derived from longtail.Env, a rollout function or a reward function"
+        )
+    if inspect.iscoroutinefunction(found) and list(inspect.signature(found).parameters)[:2] == ["task", "ctx"]:
         if params:
             raise UserError(f"env.params: {entry} is a rollout function, which takes none, got {', '.join(params)}")
         return cast("RolloutFn", found)

@@ -85,11 +85,12 @@ def _success(directory: Path, past: History) -> tuple[float | None, str]:
     if past.evaluations:
         (step, split), data = max(past.evaluations.items(), key=lambda item: item[0][0])
         return (data["successes"] / data["scored"] if data["scored"] else None), f"{split}, step {step}"
-    lines = _live_metrics(directory, past)
+    lines = live_metrics(directory, past)
     return (lines[-1].get("success"), f"training, step {lines[-1]['step']}") if lines else (None, "")
 
 
-def _live_metrics(directory: Path, past: History) -> list[dict[str, Json]]:
+def live_metrics(directory: Path, past: History) -> list[dict[str, Json]]:
+    """The lines of metrics.jsonl, without those of steps that were rolled back."""
     return [line for line in metrics.read_metrics(directory / metrics.FILE_NAME) if line["step"] <= past.step]
 
 
@@ -144,7 +145,7 @@ def gather(directory: Path, renderer: Renderer | None = None) -> ReportData:
         directory=str(directory),
         status=status_of(directory, past),
         history=past,
-        metrics=_live_metrics(directory, past),
+        metrics=live_metrics(directory, past),
         trajectories=trajectories,
         dropped=_dropped(directory, past),
         episodes=[_episode(directory, line, tasks) for line in samples],

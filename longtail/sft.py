@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import closing
 from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,7 +25,8 @@ from typing import Any, TypeVar
 from longtail.build import check_installed, open_renderer
 from longtail.config import Config, SftConfig
 from longtail.errors import UserError
-from longtail.identity import check_same_run, manifest
+from longtail.identity import check_place, check_same_run, manifest
+from longtail.journal import lock_directory
 from longtail.named import blamed, check_call, load_object
 from longtail.types import Message
 
@@ -44,6 +46,12 @@ async def sft(config: Config) -> AsyncGenerator[Any]:
     The same command goes on at the last save; when there is nothing left to do, it does nothing.
     """
     how = check_sft(config)
+    with closing(lock_directory(config.directory)):
+        async for progress in _train(config, how):
+            yield progress
+
+
+async def _train(config: Config, how: SftConfig) -> AsyncGenerator[Any]:
     from longtail.algorithms.losses import CrossEntropy
     from longtail.data import pack_supervised
     from longtail.engines.renderer import HFRenderer
@@ -111,9 +119,10 @@ def check_sft(config: Config) -> SftConfig:
     check_call(make, what, how.count, config.seed, how.params)
     with blamed(what):
         first = next(iter(make(1, config.seed, **how.params)), None)
-    if not first or not all(isinstance(message, Message) for message in first):
-        raise UserError(f"{what}: expected chats, each a list of longtail.Message, got {first!r:.100}")
+        if not first or not all(isinstance(message, Message) for message in first):
+            raise UserError(f"{what}: expected chats, each a list of longtail.Message, got {first!r:.100}")
     check_installed()
+    check_place(config.directory)
     if config.model.path != NEW:
         open_renderer(config.model.path)
     else:
@@ -198,7 +207,8 @@ def _part(work: tuple[SftConfig, int, int]) -> list[str]:
     """Chats as lines of JSON."""
     how, count, seed = work
     make = load_object(how.examples, "sft.examples")
-    return [json.dumps([[m.role, m.content] for m in chat]) for chat in make(count, seed, **how.params)]
+    with blamed(f"sft.examples '{how.examples}' with {count} chats of seed {seed}"):
+        return [json.dumps([[m.role, m.content] for m in chat]) for chat in make(count, seed, **how.params)]
 
 
 def _short_digest(*wanted: Any) -> str:

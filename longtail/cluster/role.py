@@ -82,7 +82,8 @@ def _end_with_driver() -> None:
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's to handle
+    for number in (signal.SIGINT, signal.SIGTERM):  # they may come to the whole process group; the driver handles them
+        signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with_driver, daemon=True).start()
     asyncio.run(serve(sys.argv[1]))
 

@@ -75,6 +75,8 @@ def env(environment: type[Env], **params: Any) -> RolloutFn:
     tools = environment.tools()
     if not tools:
         raise UserError(f"{environment.__name__} has no @tool method; a single-turn task wants reward() instead")
+    if missing := [name for name in ("setup", "score") if getattr(environment, name) is getattr(Env, name)]:
+        raise UserError(f"{environment.__name__} has no {' and no '.join(missing)}; an environment defines both")
     try:
         inspect.signature(environment).bind(**params)
     except TypeError as error:

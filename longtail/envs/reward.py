@@ -217,7 +217,10 @@ class _Thread:
 
 def _accepted(function: RewardFunction) -> frozenset[str] | None:
     """The keyword names the function takes; None: any."""
-    parameters = inspect.signature(function).parameters.values()
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # not callable, or a built-in that does not tell
+        raise UserError(f"reward: expected a Python function, got {function!r:.100}") from None
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return None
     return frozenset(p.name for p in parameters)

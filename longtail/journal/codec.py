@@ -45,10 +45,13 @@ def event_of(row: Sequence[Any]) -> Event:
 
 
 def _json(data: Mapping[str, Any]) -> str:
-    """JSON text; NaN and infinities become null."""
+    """JSON text; NaN and infinities become null.
+
+    What the encoder refuses the standard library may still write: lone surrogates, as escapes; numpy.float64.
+    """
     try:
         return _encode_json(data).decode()
-    except UnicodeEncodeError:  # a lone surrogate in what a model or a tool said: only escapes can carry it
+    except (UnicodeEncodeError, TypeError):
         return json.dumps(data, separators=(",", ":"))
 
 

@@ -40,8 +40,9 @@ def open_writer(directory: Path) -> apsw.Connection:
     """The run's database, created when new. Raises UserError, DiskFull."""
     try:
         connection = apsw.Connection(str(directory / FILE_NAME))
+        version = _check(connection, directory)  # first: what is not ours stays as it is
         execute(connection, "PRAGMA page_size = 16384; PRAGMA journal_mode = WAL;" + _WRITER_PRAGMAS)
-        if _check(connection, directory) == 0:
+        if version == 0:
             schema = resources.files("longtail.journal").joinpath("schema.sql").read_text("utf-8")
             marks = f"PRAGMA application_id = {_APPLICATION_ID}; PRAGMA user_version = {SCHEMA};"
             execute(connection, f"BEGIN IMMEDIATE;\n{schema}\n{marks} COMMIT;")

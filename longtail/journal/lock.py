@@ -7,7 +7,7 @@ import os
 import time
 from pathlib import Path
 
-from longtail.errors import UserError
+from longtail.errors import DiskFull, UserError, disk_is_full
 
 FILE_NAME = "lock"
 _PATIENCE_S = 0.2  # a reader that asks whether the run is live holds the lock for a moment
@@ -35,6 +35,22 @@ class RunLock:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+def lock_directory(directory: Path) -> RunLock:
+    """Make the directory and lock it. Raises UserError, DiskFull."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        return RunLock(directory)
+    except OSError as error:
+        raise unusable(directory, error) from error
+
+
+def unusable(directory: Path, error: OSError) -> DiskFull | UserError:
+    """What it means that a run directory cannot be made."""
+    if disk_is_full(error):
+        return DiskFull(f"no space left for the run in {directory}: free some, then start the same command again")
+    return UserError(f"the run directory {directory} cannot be used: {error}")
 
 
 def is_live(directory: Path) -> bool:

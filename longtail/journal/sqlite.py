@@ -12,17 +12,18 @@ Steps between two checkpoints are journaled but come back as the checkpoint befo
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from longtail import events as ev
-from longtail.errors import LongtailError, UserError
+from longtail.errors import LongtailError
 from longtail.history import Position
 from longtail.journal import checkpoints
 from longtail.journal.codec import row_of
 from longtail.journal.database import is_full, meaning, open_writer
-from longtail.journal.lock import RunLock
+from longtail.journal.lock import RunLock, lock_directory, unusable
 from longtail.journal.reader import read_events, standing
 from longtail.journal.writer import Writer
 from longtail.ports import Trainer
@@ -61,15 +62,13 @@ class SqliteJournal:
         cls, directory: Path, *, checkpoint_every: int = 1, keep: int = 2, wall: Callable[[], float]
     ) -> SqliteJournal:
         """Make or continue the run in `directory`. Raises UserError (another process drives it, ...) and DiskFull."""
+        lock = lock_directory(directory)
         try:
-            (directory / "checkpoints").mkdir(parents=True, exist_ok=True)
-            lock = RunLock(directory)
-        except OSError as error:
-            if is_full(error):
-                raise meaning(error, directory) from error
-            raise UserError(f"the run directory {directory} cannot be used: {error}") from error
-        try:
+            (directory / "checkpoints").mkdir(exist_ok=True)
             writer = Writer(open_writer(directory), directory)
+        except OSError as error:
+            lock.close()
+            raise unusable(directory, error) from error
         except BaseException:
             lock.close()
             raise
@@ -94,7 +93,7 @@ class SqliteJournal:
         self._step, self._position = step, stands.past.position()
         saved = (s.checkpoint for s in stands.past.steps)
         self._checkpoints = [name for name in saved if checkpoints.is_complete(self.directory, name)]
-        self._prune()
+        await self._prune()
         return step
 
     @property
@@ -115,7 +114,7 @@ class SqliteJournal:
         self._step = step
         if name:
             self._checkpoints.append(name)
-            self._prune()
+            await self._prune()
 
     async def finish(self, step: int) -> None:
         """The last step has a checkpoint whatever `checkpoint_every` says, then the run is over."""
@@ -142,7 +141,7 @@ class SqliteJournal:
             name = await self._save(self._step)
             await self.append(ev.checkpoint_saved(step=self._step, checkpoint=name))
             self._checkpoints.append(name)
-            self._prune()
+            await self._prune()
 
     async def _save(self, step: int) -> str:
         assert self._trainer is not None, "resume() comes before the first commit()"
@@ -156,9 +155,9 @@ class SqliteJournal:
             raise
         return name
 
-    def _prune(self) -> None:
+    async def _prune(self) -> None:
         self._checkpoints = self._checkpoints[-self._keep :]
-        checkpoints.prune(self.directory, self._checkpoints)
+        await asyncio.to_thread(checkpoints.prune, self.directory, self._checkpoints)
 
     def _is_new(self) -> bool:
         """Whether nothing was rolled out yet: a run.started alone is a new run."""

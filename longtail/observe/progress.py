@@ -1,8 +1,8 @@
 """Live progress: rich on a terminal, plain lines otherwise, JSON lines for machines.
 
-tell(kind, data): "begin" {name, directory, num_steps, step}; "step" {a line of metrics.py}; "evaluation" {step, split,
-successes, scored, unscored, low, high}; "message" {text}; "trained" {what result.json holds}; "result" {free; what is
-nested is for machines}.
+tell(kind, data): "begin" {name, directory, num_steps, step, redone}; "step" {a line of metrics.py}; "evaluation" {step,
+split, successes, scored, unscored, low, high}; "message" {text}; "trained" {what result.json holds}; "result" {free;
+what is nested is for machines}.
 """
 
 from __future__ import annotations
@@ -88,7 +88,8 @@ def line_of(kind: str, data: Mapping[str, Json], num_steps: int) -> str:
     match kind:
         case "begin":
             start = f"resumes at step {data['step']}" if data["step"] else "starts"
-            return printable(f"run {data['name']} {start} of {data['num_steps']} in {data['directory']}")
+            again = f"; steps that are done again: {', '.join(map(str, data['redone']))}" if data["redone"] else ""
+            return printable(f"run {data['name']} {start} of {data['num_steps']} in {data['directory']}{again}")
         case "step":
             head = f"step {data['step']}/{num_steps}"
             return "  ".join([head, *(f"{name} {value}" for name, value in figures(data))])

@@ -20,16 +20,18 @@ def weight_directory(run: Path, room: int, memory: Path = MEMORY) -> Generator[P
     It is locked as long as its driver lives. What killed drivers left, of this run or of others, goes now.
     """
     name = hashlib.sha256(str(run.resolve()).encode()).hexdigest()[:16]
-    shared, own = memory / f"longtail-{name}", run / "weights"
-    for left in (*memory.glob("longtail-*"), own):
+    shared, own = memory / f"longtail-weights-{name}", run / "weights"
+    for left in (*memory.glob("longtail-weights-*"), own):
         with suppress(OSError), _locked(left):  # refused: its driver lives, or it is another user's
             shutil.rmtree(left)
     usable = memory.is_dir() and os.access(memory, os.W_OK) and not shared.exists()
     place = shared if usable and shutil.disk_usage(memory).free > room else own
-    place.mkdir(mode=0o700)
+    fresh = place.with_name(f".{place.name}")  # locked before it has the name that others look for
+    shutil.rmtree(fresh, ignore_errors=True)
+    fresh.mkdir(mode=0o700)
     try:
-        with _locked(place):
-            yield place
+        with _locked(fresh):
+            yield fresh.rename(place)
     finally:
         shutil.rmtree(place, ignore_errors=True)
 

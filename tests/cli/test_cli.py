@@ -8,6 +8,7 @@ import subprocess
 import sys
 import types
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -17,6 +18,8 @@ from longtail.cli import app
 from longtail.errors import DiskFull, EngineError, UserError, first_cause
 from longtail.journal import SqliteJournal
 from longtail.types import Completion, Finish, ModelCall, Outcome, Trajectory
+
+QUICKSTART = Path(__file__).parents[2] / "recipes/quickstart.toml"
 
 CONFIG = 'name = "demo"\n[env]\nentry = "a:b"\ntasks = "a:c"\n'
 
@@ -117,6 +120,8 @@ def test_an_unknown_key_is_one_sentence_with_the_nearest_key_and_exit_2(config):
         (("show", "{run}", "--solved", "--failed", "--limit", "-1"), "Invalid value"),
         (("eval", "{tmp}"), "is not a run directory"),
         (("eval", "{run}", "-o", "seed=1"), "expected nothing beside it"),
+        (("eval", str(QUICKSTART), "-o", "eval.tasks=0", "--dry-run"), "nothing to evaluate"),
+        (("train", str(QUICKSTART), "--run-dir", "{config}", "--dry-run"), "is a file; choose another --run-dir"),
         (("runs", "{tmp}/nothing"), "no run in"),
         (("bench", "speed"), "unknown bench 'speed'"),
         (("train",), "Missing argument"),
@@ -249,6 +254,14 @@ def test_runs_are_listed_with_their_status(run):
     assert "1/4" in text
     (one,) = json.loads(longtail("runs", run, "--json").stdout)
     assert (one["name"], one["status"], one["step"]) == ("demo", "crashed", 1)
+
+
+def test_a_run_that_cannot_be_read_does_not_hide_the_others(run):
+    (run.parent / "broken").mkdir()
+    (run.parent / "broken/journal.db").touch()
+    result = longtail("runs", run.parent)
+    assert "crashed" in result.stdout
+    assert result.stderr == f"longtail: {run.parent}/broken/journal.db is empty: the run did not start\n"
 
 
 def test_doctor_says_what_is_there_and_what_to_do():

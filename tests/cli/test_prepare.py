@@ -2,26 +2,29 @@
 
 import asyncio
 import json
+import shutil
 import types
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from longtail import build
+from longtail import build, identity
 from longtail.algorithms.presets import preset
 from longtail.build import Problem, open_run, prepare
 from longtail.cli import app
-from longtail.config import load_config, validate_config
-from longtail.envs import reward
+from longtail.config import Config, load_config, validate_config
+from longtail.envs import Env, reward, tool
 from longtail.errors import UserError
 from longtail.fakes import CountingTrainer, NoTrace, ToyRenderer
-from longtail.identity import check_same_run
+from longtail.identity import _check_same_model, check_same_run, manifest
 from longtail.journal import read_history, standing
+from longtail.models.load import resolve
 from longtail.named import load_rollout
 from longtail.sandboxes import probe
 from longtail.sft import check_sft
 from longtail.types import Limits, Message, Task
+from longtail_repair.env import RepairEnv
 
 ROOT = Path(__file__).parents[2]
 
@@ -38,12 +41,30 @@ def broken_chats(count, seed):
     return [{}["text"]]
 
 
+def loose_messages(count, seed):
+    return chats(count, seed)[0]
+
+
 def chats(count, seed):
     return [[Message(role="user", content="?"), Message(role="assistant", content="!")]] * count
 
 
 TASKS = "longtail_repair.arithmetic:sums"
 GOOD = "longtail_repair.arithmetic:accuracy"
+
+
+class Forgetful:
+    """An environment that does not derive from Env."""
+
+
+class Halfway(Env):
+    @tool
+    def look(self) -> str:
+        """Look."""
+        return ""
+
+    async def setup(self, task, ctx):
+        return []
 
 
 def no_tasks(split, count, seed):
@@ -70,6 +91,10 @@ def wants_labels(completions, labels):
         ({"entry": GOOD, "tasks": f"{__name__}:no_tasks"}, "expected a longtail.Task, got one of dict"),
         ({"entry": GOOD, "tasks": f"{__name__}:turnless"}, "limits of a task must leave it a turn and a token"),
         ({"entry": GOOD, "tasks": TASKS, "params": {"max_batch": "x"}}, "TypeError"),
+        ({"entry": f"{__name__}:Forgetful", "tasks": TASKS}, "must be a class derived from longtail.Env"),
+        ({"entry": f"{__name__}:Halfway", "tasks": TASKS}, "Halfway has no score; an environment defines both"),
+        ({"entry": "builtins:max", "tasks": TASKS}, "expected a Python function, got <built-in function max>"),
+        ({"entry": GOOD, "tasks": "builtins:max"}, "expected a Python function, got <built-in function max>"),
         ({"entry": f"{__name__}:wants_labels", "tasks": TASKS}, "'labels'; it is called with answer, completion_ids"),
         (
             {"entry": "longtail_repair.env:RepairEnv", "tasks": TASKS, "params": {"solved": "high"}},
@@ -85,6 +110,21 @@ def test_what_goes_wrong_in_the_code_of_a_user_is_one_sentence(tmp_path, monkeyp
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(UserError, match=sentence):
         prepare(validate_config({"env": env}))
+
+
+@pytest.mark.parametrize("wrong", [praise, Forgetful, RepairEnv, lambda task, ctx: None, "a:b"])
+def test_what_is_no_rollout_function_is_refused_before_anything_starts(wrong):
+    with pytest.raises(UserError, match=r"the rollout must be `async def rollout\(task, ctx\)`"):
+        prepare(Config(), wrong, [Task(id="t")])
+
+
+def test_a_prompt_that_the_chat_template_refuses_is_told_before_anything_starts(tmp_path):
+    shutil.copytree(resolve("tiny-repair"), tmp_path / "model")
+    template = "{{ raise_exception('no system') if messages[0].role == 'system' else messages[0].content }}"
+    (tmp_path / "model/chat_template.jinja").write_text(template)
+    tasks = [Task(id="t", prompt=(Message(role="system", content="be brief"), Message(role="user", content="?")))]
+    with pytest.raises(UserError, match="its chat template refuses the roles system, user: no system"):
+        prepare(validate_config({"model": {"path": str(tmp_path / "model")}}), rollout, tasks)
 
 
 async def test_params_that_nobody_takes_are_one_sentence():
@@ -148,10 +188,24 @@ def test_a_key_that_is_newer_than_the_run_had_its_default():
         check_same_run(before, validate_config({**BASE, "trainer": {"optimizer": "muon"}}))
 
 
+def test_a_run_does_not_go_on_from_another_model_of_the_same_name(tmp_path, monkeypatch):
+    monkeypatch.setattr(identity, "resolve", lambda model: tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"one")
+    (tmp_path / "config.json").write_text("{}")
+    stored, config = manifest(Config()), Config()
+    _check_same_model(stored, config)
+    _check_same_model({}, config)  # of a run that kept no digests
+    (tmp_path / "model.safetensors").write_bytes(b"two")
+    with pytest.raises(UserError, match=r"started from another model\.safetensors than model 'tiny-repair' has now"):
+        _check_same_model(stored, config)
+
+
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
         ({"sft": {"examples": f"{__name__}:nothing"}}, "has no 'nothing'"),
+        ({"sft": {"examples": f"{__name__}:loose_messages"}}, "'Message' object is not iterable"),
+        ({"run_dir": __file__}, "cannot be made: .* is a file"),
         ({"sft": {"examples": f"{__name__}:chats", "params": {"level": 1}}}, "unexpected keyword argument 'level'"),
         ({"model": {"path": "/nowhere"}}, "no such directory"),
         ({"sft": {"examples": f"{__name__}:broken_chats"}}, r"KeyError: 'text' \(.*test_prepare.py line \d+\)"),
@@ -211,31 +265,41 @@ async def test_a_failed_start_leaves_no_configuration_behind_that_refuses_the_co
     assert read_history(problem.config.directory).started == {}
 
 
-@pytest.mark.parametrize("lane", ["sampling", "training", "committing"])
-async def test_an_interrupt_ends_behind_the_step_that_is_trained_and_saves_it(problem, monkeypatch, lane):
-    reached = asyncio.Event()
+@pytest.mark.parametrize("lane", ["train", "commit", "sync", "take"])
+async def test_an_interrupt_ends_behind_the_step_that_is_trained_and_saves_and_reports_it(problem, monkeypatch, lane):
+    reached, reported = asyncio.Event(), []
+
+    async def reach(here):
+        if lane == here:
+            reached.set()
+            await asyncio.sleep(0.05)
 
     class SlowTrainer(CountingTrainer):
         async def step(self, microbatches, loss):
-            result = await super().step(microbatches, loss)
-            if lane == "training":
-                reached.set()
-                await asyncio.sleep(0.05)
-            return result
+            await reach("train")
+            return await super().step(microbatches, loss)
+
+        async def export(self, path):
+            await reach("sync")
 
     async def start_roles(cluster, problem):
-        return None, SlowTrainer()
+        return types.SimpleNamespace(load=lambda path, version: asyncio.sleep(0)), SlowTrainer()
 
     async def train():
-        async with open_run(problem, WATCH) as run:
+        async with open_run(problem, watch) as run:
             await run.journal.resume(run.trainer)
             result = await run.trainer.step([], None)
-            if lane == "committing":
+            if lane == "commit":
                 reached.set()
             await run.journal.commit(1, [], [], result)
+            await run.weights.publish(run.trainer, 1)
+            run.report(1, [], result)
             reached.set()
             await asyncio.Event().wait()
 
+    watch = types.SimpleNamespace(
+        trace=NoTrace(), report=lambda step, *_: reported.append(step), report_evaluation=None
+    )
     monkeypatch.setattr(build, "start_roles", start_roles)
     work = asyncio.create_task(train())
     await reached.wait()
@@ -243,7 +307,26 @@ async def test_an_interrupt_ends_behind_the_step_that_is_trained_and_saves_it(pr
     with pytest.raises(asyncio.CancelledError):
         await work
     stands = standing(problem.config.directory)
-    assert (stands.step, stands.past.ended) == (1, "run.stopped")
+    assert (stands.step, stands.checkpoint, stands.past.ended) == (1, "checkpoints/step-000001", "run.stopped")
+    assert reported == [1]
+
+
+async def test_a_step_that_was_trained_but_not_committed_is_never_saved_as_the_step_before(problem, monkeypatch):
+    async def start_roles(cluster, problem):
+        return None, CountingTrainer()
+
+    async def train():
+        async with open_run(problem, WATCH) as run:
+            await run.journal.resume(run.trainer)
+            await run.journal.commit(1, [], [], await run.trainer.step([], None))
+            await run.trainer.step([], None)  # its commit fails, and an interrupt comes on the way out
+            raise asyncio.CancelledError
+
+    monkeypatch.setattr(build, "start_roles", start_roles)
+    with pytest.raises(asyncio.CancelledError):
+        await train()
+    stands = standing(problem.config.directory)
+    assert (stands.step, stands.past.ended) == (0, "run.stopped")
 
 
 async def test_a_dry_run_refuses_the_directory_of_another_run(problem, tmp_path, monkeypatch):

@@ -102,6 +102,13 @@ async def test_a_killed_role_is_named_with_its_signal(cluster: ProcessCluster):
         await waiting
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_a_signal_to_the_process_group_leaves_roles_to_their_driver(cluster: ProcessCluster, number: int):
+    role = await cluster.start("echo", FACTORY, greeting="hello")
+    os.kill(await role.pid(), number)
+    assert await role.say("you", after=0.05) == "hello you"
+
+
 DRIVER = """
 import asyncio, sys
 from pathlib import Path

@@ -3,6 +3,7 @@
 import json
 import struct
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -45,6 +46,10 @@ def test_payloads_come_back_even_with_lone_surrogates(data):
     assert event_of((7, trajectory, kind, at_s, text.encode().decode(), arrays)) == Event(
         kind="note", trajectory="t", data=data, at_s=2.5, seq=7
     )
+
+
+def test_numbers_of_numpy_that_are_python_floats_are_written_as_such():
+    assert json.loads(row_of(Event(kind="note", data={"target": np.float64(0.5)}), 0.0)[3]) == {"target": 0.5}
 
 
 def test_an_event_without_a_time_gets_the_journals():

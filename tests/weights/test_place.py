@@ -23,9 +23,11 @@ def test_weights_lie_in_shared_memory_where_there_is_room(tmp_path: Path, monkey
 def test_what_killed_drivers_left_goes_and_what_a_living_one_holds_stays(tmp_path: Path):
     memory, run = tmp_path / "shm", tmp_path / "run"
     run.mkdir()
-    for left in (memory / "longtail-0123456789abcdef", memory / "other", run / "weights"):
+    for left in (memory / "longtail-weights-0123456789abcdef", memory / "longtail-eval-other", run / "weights"):
         left.mkdir(parents=True)
         (left / "version-000001.safetensors").touch()
     with weight_directory(tmp_path / "living", 0, memory) as living, weight_directory(run, 0, memory) as place:
-        assert sorted(path.name for path in memory.iterdir()) == sorted([living.name, place.name, "other"])
+        assert sorted(path.name for path in memory.iterdir()) == sorted(
+            [living.name, place.name, "longtail-eval-other"]
+        )
         assert not (run / "weights").exists()
