@@ -75,7 +75,7 @@ class TrainerConfig(Section):
         default=0.0, ge=0, description="of the log of the scale of all logits, beside the rest; 0: not on its own"
     )
     schedule: Literal["constant", "linear", "cosine"] = Field(
-        default="constant", description="after the warm-up; linear and cosine fall to 0 behind the last step"
+        default="constant", description="after the warm-up; linear and cosine fall to 0 after the last step"
     )
     warmup_steps: int = Field(default=0, ge=0)
     betas: tuple[Share, Share] = (0.9, 0.95)
@@ -88,7 +88,7 @@ class TrainerConfig(Section):
 
 class EnvConfig(Section):
     entry: str = Field(description='"package.module:name" of a RolloutFn, an environment class or a reward function')
-    params: dict[str, Any] = Field(default_factory=dict, description="arguments of an environment class")
+    params: dict[str, Any] = Field(default_factory=dict, description="arguments of the environment class, or of longtail.reward()")
     tasks: str = Field(description='"package.module:function" called with (split, count, seed, **task_params)')
     task_params: dict[str, Any] = Field(default_factory=dict, description="further arguments of env.tasks")
     num_tasks: int = Field(default=100_000, ge=1, description="training tasks of one epoch")
@@ -136,13 +136,13 @@ class SftConfig(Section):
 class Config(Section):
     """One run."""
 
-    name: str = Field(default="run", description="of the run; its directory is runs/<name>")
+    name: str = Field(default="run", description="of the run; its directory is `runs/NAME`")
     seed: int = Field(default=0, description="of tasks and sampling")
     num_steps: int = Field(default=10, ge=0, description="optimizer steps")
     groups_per_step: int = Field(default=16, ge=1, description="tasks of one step, each tried group_size times")
     max_lag: int = Field(default=0, ge=0, description="0: on-policy; k: rollouts may run k versions behind")
     tokens_per_microbatch: int = Field(default=8192, ge=64, description="tokens of one forward and backward pass")
-    run_dir: str = Field(default="", description="default: runs/<name>")
+    run_dir: str = Field(default="", description="default: `runs/NAME`")
     cluster: Literal["processes", "inline"] = Field(default="processes", description="inline: roles in this process")
     env: EnvConfig | None = None
     sft: SftConfig | None = None

@@ -64,7 +64,7 @@ async def train_run(problem: Problem, progress: Progress) -> dict[str, Json]:
             await loop.train(run)
     except asyncio.CancelledError:
         if began:
-            progress.tell("message", {"text": f"stopped; it goes on behind step {standing(config.directory).step}"})
+            progress.tell("message", {"text": f"stopped; it goes on after step {standing(config.directory).step}"})
         raise
     finally:
         observer.close()

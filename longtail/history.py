@@ -60,14 +60,14 @@ class History:
     ended: str = ""  # kind of the run event that says that the run ended, "" while it goes on
     ended_reason: str = ""
     resumes: int = 0
-    dropped: dict[str, int] = field(default_factory=dict[str, int])  # behind the last live step: not yet settled
+    dropped: dict[str, int] = field(default_factory=dict[str, int])  # after the last live step: not yet settled
 
     @property
     def step(self) -> int:
         return self.steps[-1].step if self.steps else 0
 
     def position(self) -> Position:
-        """The cut behind the last live step: what the live steps trained, and what was dropped before their commits."""
+        """The cut after the last live step: what the live steps trained, and what was dropped before their commits."""
         consumed = {index for s in self.steps for index in (*s.indices, *s.dropped.values())}
         next_index = max(consumed, default=-1) + 1
         return Position(next_index=next_index, redo=tuple(i for i in range(next_index) if i not in consumed))

@@ -191,7 +191,7 @@ async def _in_processes(work: Callable[[W], R], items: Sequence[W]) -> list[R]:
 
 
 def _depend_on_the_parent() -> None:
-    """Interrupts are for the parent alone, and nothing goes on behind its end, whichever way it ends."""
+    """Interrupts are for the parent alone, and nothing goes on after its end, whichever way it ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = parent_process()
     assert parent is not None

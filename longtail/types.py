@@ -147,11 +147,11 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCall:
-    """A node of the call graph: the token delta behind its longest-prefix parent, and what was sampled."""
+    """A node of the call graph: the token delta after its longest-prefix parent, and what was sampled."""
 
     index: int  # position in Trajectory.calls
     parent: int | None  # index of the ModelCall whose prompt + reply is a prefix of this prompt
-    delta_ids: tuple[int, ...]  # prompt tokens behind the parent's prompt + reply: what the environment said
+    delta_ids: tuple[int, ...]  # prompt tokens after the parent's prompt + reply: what the environment said
     completion: Completion
     temperature: float = 1.0
     started_s: float = 0.0  # seconds on the run's clock

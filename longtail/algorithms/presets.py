@@ -20,7 +20,7 @@ class Algorithm:
 
     name: str
     baseline: Baseline = "mean_std"
-    credit: Literal["trajectory", "turn"] = "trajectory"  # turn: each by what it and the turns behind it gain
+    credit: Literal["trajectory", "turn"] = "trajectory"  # turn: each by what it and the turns after it gain
     decay: float = 0.5  # turn: what the next turn gains counts so much
     normalization: Literal["token", "sequence", "constant"] = "token"  # data.trajectories_to_samples()
     zero_variance: Literal["keep", "drop"] = "drop"  # groups whose advantages are all zero: they cost a full backward

@@ -41,7 +41,7 @@ from longtail.types import Sample, Segment
 GROUP = 8
 LENGTH = 450  # mean tokens of an episode
 TURN = 18  # tokens of a reply
-SAID = 0.4  # share of the tokens behind the shared prefix that the policy said
+SAID = 0.4  # share of the tokens after the shared prefix that the policy said
 VOCABULARY = 1024
 MICROBATCH = 8192  # tokens
 TRL_PYTHON = Path(os.environ.get("LONGTAIL_TRL_PYTHON", ".venv-trl/bin/python"))

@@ -1,4 +1,4 @@
-"""One forward pass: which tokens it computes, and which sequences sample behind it.
+"""One forward pass: which tokens it computes, and which sequences sample after it.
 
     flat tokens:  | one token of each decoding sequence | chunks of prompts | padding of the kernels |
 

@@ -73,7 +73,7 @@ class Writer:
         self._connection.close()
 
     def _next_batch(self) -> list[_Append | None]:
-        """All that waits, at least one; nothing behind a None."""
+        """All that waits, at least one; nothing after a None."""
         batch = [self._queue.get()]
         while batch[-1] is not None:
             try:

@@ -2,7 +2,7 @@
 
 Same numbers as the modules of transformers up to rounding; weights stay in the model's own parameters. What is saved:
 
-- norm weights are folded into the matrix behind them; each layer is one autograd node that recomputes cheap things;
+- norm weights are folded into the matrix after them; each layer is one autograd node that recomputes cheap things;
 - query and key rows are interleaved so that the rotary embedding is one complex product in place;
 - keys of shared prefixes are used where they lie, and no score above the causal staircase is computed (attend.py);
 - the last layer runs its queries and its MLP only on the rows that the loss reads.

@@ -107,5 +107,5 @@ async def fit(
             )
     except asyncio.CancelledError:
         if how.save_to:
-            await trainer.save(how.save_to)  # behind the step that it is at
+            await trainer.save(how.save_to)  # after the step that it is at
         raise

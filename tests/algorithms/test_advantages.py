@@ -131,7 +131,7 @@ def episodes(draw):
 
 
 def naive_by_turn(group, decay):
-    """Forward sums over what is known of the reward behind each turn; the mean of the same turn, 0 behind the end."""
+    """Forward sums over what is known of the reward after each turn; the mean of the same turn, 0 after the end."""
     after = []
     for t in group.trajectories:
         known, stands = [], 0.0

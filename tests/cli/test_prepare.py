@@ -266,7 +266,7 @@ async def test_a_failed_start_leaves_no_configuration_behind_that_refuses_the_co
 
 
 @pytest.mark.parametrize("lane", ["train", "commit", "sync", "take"])
-async def test_an_interrupt_ends_behind_the_step_that_is_trained_and_saves_and_reports_it(problem, monkeypatch, lane):
+async def test_an_interrupt_ends_after_the_step_that_is_trained_and_saves_and_reports_it(problem, monkeypatch, lane):
     reached, reported = asyncio.Event(), []
 
     async def reach(here):

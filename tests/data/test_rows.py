@@ -105,7 +105,7 @@ def call_graphs(draw):
 
 
 @given(st.lists(call_graphs(), min_size=1, max_size=3), st.sampled_from(["token", "sequence", "constant"]))
-def test_each_sampled_token_is_trained_once_behind_what_the_engine_saw(graphs, normalization):
+def test_each_sampled_token_is_trained_once_after_what_the_engine_saw(graphs, normalization):
     trajectories = [trajectory("g", m, calls) for m, (calls, _) in enumerate(graphs)]
     ones = [[1.0] * len(calls) for calls, _ in graphs]
     samples = trajectories_to_samples([group_of(trajectories)], [ones], normalization)

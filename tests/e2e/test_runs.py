@@ -123,7 +123,7 @@ def test_an_interrupted_run_says_where_it_goes_on_and_its_report_that_it_stopped
         said = driver.stdout.read()
     assert driver.returncode == 130
     assert standing(run).step >= 3  # an interrupt saves, whatever `checkpoint_every` says
-    assert f"it goes on behind step {standing(run).step}\n" in said
+    assert f"it goes on after step {standing(run).step}\n" in said
     assert f"{run}: stopped" in (run / "report.html").read_text()
     assert not list(Path("/dev/shm").glob(f"longtail-{hashlib.sha256(str(run).encode()).hexdigest()[:16]}"))
 

@@ -68,7 +68,7 @@ def test_a_finished_imitation_is_left_alone_and_one_cut_off_before_its_record_ge
     assert first["held_out_nll"] > 0
     assert "step" not in longtail(*command(0))
     assert json.loads(record.read_text()) == first
-    record.unlink()  # as a kill behind the last save leaves it
+    record.unlink()  # as a kill after the last save leaves it
     longtail(*command(0))
     assert json.loads(record.read_text())["held_out_nll"] == pytest.approx(first["held_out_nll"])
 

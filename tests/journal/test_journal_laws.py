@@ -38,7 +38,7 @@ async def test_concurrent_appends_keep_the_order_of_each_trajectory(counts, tmp_
     await journal.close()
 
 
-async def test_appends_given_together_stand_in_the_order_given_even_behind_a_full_queue(tmp_path):
+async def test_appends_given_together_stand_in_the_order_given_even_after_a_full_queue(tmp_path):
     journal = opened(tmp_path)
     await asyncio.gather(*(journal.append(Event(kind="note", data={"i": i})) for i in range(9000)))
     assert [e.data["i"] for e in read_events(tmp_path)] == list(range(9000))
@@ -139,7 +139,7 @@ async def test_a_full_disk_is_named_and_what_was_acknowledged_stays_readable(tmp
         except DiskFull as error:
             refusal = error
     assert str(tmp_path) in str(refusal)
-    with pytest.raises(DiskFull):  # no hole: nothing is written behind a lost event
+    with pytest.raises(DiskFull):  # no hole: nothing is written after a lost event
         await journal.append(Event(kind="note"))
     await journal.close()
     assert [e.data["i"] for e in read_events(tmp_path)] == list(range(acknowledged))

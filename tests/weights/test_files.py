@@ -43,7 +43,7 @@ def weights(tmp_path, witness):
     return FileWeights(tmp_path, [witness, witness], witness, VirtualClock())
 
 
-async def test_a_version_is_journaled_before_an_engine_loads_it_and_the_older_goes_behind_all_of_them(weights, witness):
+async def test_a_version_is_journaled_before_an_engine_loads_it_and_the_older_goes_after_all_of_them(weights, witness):
     await weights.publish(witness, 1)
     await weights.publish(witness, 2)
     assert witness.seen == [
