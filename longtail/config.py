@@ -88,7 +88,9 @@ class TrainerConfig(Section):
 
 class EnvConfig(Section):
     entry: str = Field(description='"package.module:name" of a RolloutFn, an environment class or a reward function')
-    params: dict[str, Any] = Field(default_factory=dict, description="arguments of the environment class, or of longtail.reward()")
+    params: dict[str, Any] = Field(
+        default_factory=dict, description="arguments of the environment class, or of longtail.reward()"
+    )
     tasks: str = Field(description='"package.module:function" called with (split, count, seed, **task_params)')
     task_params: dict[str, Any] = Field(default_factory=dict, description="further arguments of env.tasks")
     num_tasks: int = Field(default=100_000, ge=1, description="training tasks of one epoch")
