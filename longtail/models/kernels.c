@@ -18,8 +18,15 @@
 typedef float vec __attribute__((vector_size(32)));
 typedef float loose __attribute__((vector_size(32), aligned(4), may_alias));
 typedef int32_t ivec __attribute__((vector_size(32)));
+typedef float wide __attribute__((vector_size(64)));
+typedef float loose_wide __attribute__((vector_size(64), aligned(4), may_alias));
 
-enum { PAGE = 16, TILE = 6, BLOCK = 64 };
+enum { PAGE = 16, BLOCK = 64, QUERIES = 6 };
+#ifdef __AVX512F__
+enum { TILE = 12 }; /* rows of a tile: their sums fill the registers */
+#else
+enum { TILE = 6 };
+#endif
 enum { AHEAD = 2 };  /* pages between the one read and the one fetched */
 enum { ROWS = 120 }; /* rows of x that pass over all weights together: they stay in the processor's cache */
 enum { WORTH = 64, WORTH_PRODUCTS = 400000 }; /* rows, or products, that pay for a second thread */
@@ -51,55 +58,44 @@ static inline vec exp8(vec x) {
   return pick(low, all(0.0f), p * (vec)power);
 }
 
-/* out[r][0..16] (+)= sum over k of x[r][k] * w[k][0..16], for R rows. Meanwhile one row of `ahead` is fetched every `every`
-   steps: whoever reads it next finds it in the processor's cache. */
-#define DEFINE_TILE(R)                                                                                                \
-  static inline __attribute__((always_inline)) void tile##R(const float *x, int64_t ldx, const float *w, int64_t depth,\
-                                                            float *out, int64_t ldo, int add, const float *ahead,     \
-                                                            int64_t every) {                                          \
-    vec a[R][2];                                                                                                      \
-    for (int r = 0; r < R; r++) {                                                                                     \
-      a[r][0] = add ? load(out + r * ldo) : all(0.0f);                                                                \
-      a[r][1] = add ? load(out + r * ldo + 8) : all(0.0f);                                                            \
-    }                                                                                                                 \
-    for (int64_t start = 0; start < depth; start += every) {                                                          \
-      int64_t end = start + every < depth ? start + every : depth;                                                    \
-      if (ahead) {                                                                                                    \
-        __builtin_prefetch(ahead);                                                                                    \
-        ahead += 16;                                                                                                  \
-      }                                                                                                               \
-      for (int64_t k = start; k < end; k++) {                                                                         \
-        vec b0 = load(w + 16 * k), b1 = load(w + 16 * k + 8);                                                         \
-        for (int r = 0; r < R; r++) {                                                                                 \
-          vec s = all(x[r * ldx + k]);                                                                                \
-          a[r][0] += s * b0;                                                                                          \
-          a[r][1] += s * b1;                                                                                          \
-        }                                                                                                             \
-      }                                                                                                               \
-    }                                                                                                                 \
-    for (int r = 0; r < R; r++) {                                                                                     \
-      store(out + r * ldo, a[r][0]);                                                                                  \
-      store(out + r * ldo + 8, a[r][1]);                                                                              \
-    }                                                                                                                 \
+/* out[r][16 p ..] (+)= sum over k of x[r][k] * w[p][k][0..16], for R rows and P panels of weights. Meanwhile one row of each
+   `ahead` is fetched every `every` steps: whoever reads it next finds it in the processor's cache. */
+static inline __attribute__((always_inline)) void tile_of(const int R, const int P, const float *x, int64_t ldx,
+                                                          const float *const w[P], int64_t depth, float *out,
+                                                          int64_t ldo, int add, const float *const ahead[P],
+                                                          int64_t every) {
+  wide a[P][R];
+  for (int r = 0; r < R; r++)
+    for (int p = 0; p < P; p++) {
+      a[p][r] = (wide){0};
+      if (add) a[p][r] = *(const loose_wide *)(out + r * ldo + 16 * p);
+    }
+  for (int64_t start = 0, step = 0; start < depth; start += every, step++) {
+    int64_t end = start + every < depth ? start + every : depth;
+    for (int p = 0; p < P; p++)
+      if (ahead[p]) __builtin_prefetch(ahead[p] + 16 * step);
+    for (int64_t k = start; k < end; k++)
+      for (int p = 0; p < P; p++) {
+        wide b = *(const loose_wide *)(w[p] + 16 * k);
+        for (int r = 0; r < R; r++) a[p][r] += x[r * ldx + k] * b;
+      }
   }
-DEFINE_TILE(1)
-DEFINE_TILE(2)
-DEFINE_TILE(3)
-DEFINE_TILE(4)
-DEFINE_TILE(5)
-DEFINE_TILE(6)
+  for (int r = 0; r < R; r++)
+    for (int p = 0; p < P; p++) *(loose_wide *)(out + r * ldo + 16 * p) = a[p][r];
+}
 
-static inline __attribute__((always_inline)) void tile(int rows, const float *x, int64_t ldx, const float *w,
-                                                       int64_t depth, float *out, int64_t ldo, int add,
-                                                       const float *ahead, int64_t every) {
+/* One panel, for `rows` rows, at most TILE. */
+static inline void tile(int rows, const float *x, int64_t ldx, const float *w, int64_t depth, float *out, int64_t ldo,
+                        int add, const float *ahead, int64_t every) {
+#define CASE(R) \
+  case R: tile_of(R, 1, x, ldx, &w, depth, out, ldo, add, &ahead, every); break;
   switch (rows) {
-    case 1: tile1(x, ldx, w, depth, out, ldo, add, ahead, every); break;
-    case 2: tile2(x, ldx, w, depth, out, ldo, add, ahead, every); break;
-    case 3: tile3(x, ldx, w, depth, out, ldo, add, ahead, every); break;
-    case 4: tile4(x, ldx, w, depth, out, ldo, add, ahead, every); break;
-    case 5: tile5(x, ldx, w, depth, out, ldo, add, ahead, every); break;
-    default: tile6(x, ldx, w, depth, out, ldo, add, ahead, every); break;
+    CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6)
+#ifdef __AVX512F__
+    CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12)
+#endif
   }
+#undef CASE
 }
 
 static int64_t tiles(int64_t rows) { return (rows + TILE - 1) / TILE; }
@@ -221,19 +217,31 @@ static inline __attribute__((always_inline)) void attend(const Attention *a, int
   int64_t count = a->positions[token] + 1, pages = (count + PAGE - 1) / PAGE, room = pages * PAGE;
   const float *query = a->query + token * a->query_token + first * a->query_head;
   float *out = a->out + (token * a->heads + first) * a->width;
-  for (int64_t p = 0; p < pages; p++) {
-    const float *ahead = p + AHEAD < pages ? block(a, token, p + AHEAD, head) : NULL;
-    tile(rows, query, a->query_head, block(a, token, p, head), a->width, scores + p * PAGE, room, 0, ahead, 1);
+  for (int64_t p = 0; p < pages; p += 2) {
+    const float *keys[2], *ahead[2];
+    for (int i = 0; i < 2; i++) {
+      keys[i] = p + i < pages ? block(a, token, p + i, head) : NULL;
+      ahead[i] = p + i + AHEAD < pages ? block(a, token, p + i + AHEAD, head) : NULL;
+    }
+    if (keys[1])
+      tile_of(rows, 2, query, a->query_head, keys, a->width, scores + p * PAGE, room, 0, ahead, 1);
+    else
+      tile_of(rows, 1, query, a->query_head, keys, a->width, scores + p * PAGE, room, 0, ahead, 1);
   }
-  float share[TILE];
+  float share[QUERIES];
   for (int r = 0; r < rows; r++) share[r] = soften(scores + r * room, count, a->scale);
   for (int64_t p = 0; p < pages; p++) {
     const float *values = block(a, token, p, head) + PAGE * a->width;
-    const float *ahead = p + AHEAD < pages ? block(a, token, p + AHEAD, head) + PAGE * a->width : NULL;
+    const float *next = p + AHEAD < pages ? block(a, token, p + AHEAD, head) + PAGE * a->width : NULL;
     int64_t depth = p + 1 < pages ? PAGE : count - p * PAGE;
-    for (int64_t e = 0; e < a->width; e += 16)
-      tile(rows, scores + p * PAGE, room, values + e * PAGE, depth, out + e, a->width, p > 0,
-           ahead ? ahead + e * PAGE : NULL, 1);
+    for (int64_t e = 0; e < a->width; e += 32) {
+      const float *panels[2] = {values + e * PAGE, values + (e + 16) * PAGE};
+      const float *ahead[2] = {next ? next + e * PAGE : NULL, next ? next + (e + 16) * PAGE : NULL};
+      if (e + 16 < a->width)
+        tile_of(rows, 2, scores + p * PAGE, room, panels, depth, out + e, a->width, p > 0, ahead, 1);
+      else
+        tile_of(rows, 1, scores + p * PAGE, room, panels, depth, out + e, a->width, p > 0, ahead, 1);
+    }
   }
   for (int r = 0; r < rows; r++)
     for (int64_t e = 0; e < a->width; e += 8) store(out + r * a->width + e, load(out + r * a->width + e) * all(share[r]));
@@ -241,11 +249,11 @@ static inline __attribute__((always_inline)) void attend(const Attention *a, int
 
 /* Writes the keys and values of all tokens, then attends. Returns 0, or 1 when there is no memory. */
 int lt_attend(const Attention *a, int threads) {
-  int64_t group = a->heads / a->kv_heads, parts = tiles(group), failed = 0;
+  int64_t group = a->heads / a->kv_heads, parts = (group + QUERIES - 1) / QUERIES, failed = 0;
   int64_t products = a->tokens * a->heads * a->longest * a->width;
 #pragma omp parallel num_threads(threads) if (products >= WORTH_PRODUCTS)
   {
-    float *scores = malloc(sizeof(float) * TILE * (size_t)(a->longest + PAGE));
+    float *scores = malloc(sizeof(float) * QUERIES * (size_t)(a->longest + PAGE));
 #pragma omp for schedule(static)
     for (int64_t i = 0; i < a->tokens * a->kv_heads; i++) write(a, i / a->kv_heads, i % a->kv_heads);
 #pragma omp for schedule(dynamic, 2)
