@@ -120,7 +120,8 @@ def test_what_is_no_rollout_function_is_refused_before_anything_starts(wrong):
 
 def test_a_prompt_that_the_chat_template_refuses_is_told_before_anything_starts(tmp_path):
     shutil.copytree(resolve("tiny-repair"), tmp_path / "model")
-    template = "{{ raise_exception('no system') if messages[0].role == 'system' else messages[0].content }}"
+    refusal = "{{ raise_exception('no system') if m.role == 'system' }}"
+    template = "{% for m in messages %}" + refusal + "{{ m.content }}{% endfor %}"
     (tmp_path / "model/chat_template.jinja").write_text(template)
     tasks = [Task(id="t", prompt=(Message(role="system", content="be brief"), Message(role="user", content="?")))]
     with pytest.raises(UserError, match="its chat template refuses the roles system, user: no system"):
