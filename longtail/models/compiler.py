@@ -11,14 +11,8 @@ import tempfile
 from pathlib import Path
 
 _SOURCE = Path(__file__).with_name("kernels.c")
-_COMMON = ("-O3", "-std=gnu11", "-shared", "-fPIC")
-_FLAGS = (  # the first that compiles
-    (*_COMMON, "-march=native", "-fopenmp"),
-    (*_COMMON, "-mcpu=native", "-fopenmp"),
-    (*_COMMON, "-march=native"),
-    (*_COMMON, "-mcpu=native"),
-    _COMMON,
-)
+_COMMON = ("-O3", "-std=gnu11", "-shared", "-fPIC", "-pthread")
+_FLAGS = ((*_COMMON, "-march=native"), (*_COMMON, "-mcpu=native"), _COMMON)  # the first that compiles
 
 
 def find_compiler() -> str | None:

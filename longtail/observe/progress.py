@@ -87,9 +87,10 @@ def line_of(kind: str, data: Mapping[str, Json], num_steps: int) -> str:
     """One line for a person."""
     match kind:
         case "begin":
-            start = f"resumes at step {data['step']}" if data["step"] else "starts"
+            steps = data["num_steps"]
+            start = f"resumes at step {data['step']} of {steps}" if data["step"] else f"starts, {steps} steps,"
             again = f"; steps that are done again: {', '.join(map(str, data['redone']))}" if data["redone"] else ""
-            return printable(f"run {data['name']} {start} of {data['num_steps']} in {data['directory']}{again}")
+            return printable(f"run {data['name']} {start} in {data['directory']}{again}")
         case "step":
             head = f"step {data['step']}/{num_steps}"
             return "  ".join([head, *(f"{name} {value}" for name, value in figures(data))])

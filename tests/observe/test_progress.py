@@ -21,7 +21,7 @@ STEP = {
     "eta_s": 185.0,
     "unusable": 0,
 }
-BEGIN = {"name": "demo", "directory": "runs/demo", "num_steps": 10, "step": 0}
+BEGIN = {"name": "demo", "directory": "runs/demo", "num_steps": 10, "step": 0, "redone": []}
 EVALUATION = {"step": 0, "split": "test", "successes": 30, "scored": 200, "unscored": 0, "low": 0.107, "high": 0.206}
 
 
@@ -45,12 +45,17 @@ def test_a_pipe_gets_plain_lines():
     progress = open_progress(as_json=False, stream=out)
     assert isinstance(progress, PlainProgress)
     lines = told(progress, out).splitlines()
-    assert lines[0] == "run demo starts of 10 in runs/demo"
+    assert lines[0] == "run demo starts, 10 steps, in runs/demo"
     assert lines[1] == "evaluation test at step 0: 15.0 % (30 of 200; 95 % 10.7 % to 20.6 %)"
     for part in ("step 3/10", "reward 0.5", "success 25.0 %", "tokens/s 812", "eta 3 min 05 s", "train 80.0 %"):
         assert part in lines[2]
     assert lines[3] == r"stopping\x1b[2J"
     assert "report runs/demo/report.html" in lines[4]
+
+
+def test_a_resumed_run_says_which_steps_are_done_again():
+    line = line_of("begin", BEGIN | {"step": 4, "redone": [5, 6]}, 10)
+    assert line == "run demo resumes at step 4 of 10 in runs/demo; steps that are done again: 5, 6"
 
 
 def rates(before, after):
