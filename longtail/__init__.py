@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from longtail.envs import reward as reward
     from longtail.envs import tool as tool
     from longtail.errors import LongtailError as LongtailError
+    from longtail.errors import PolicyFailure as PolicyFailure
+    from longtail.errors import SandboxLost as SandboxLost
     from longtail.errors import UserError as UserError
     from longtail.ports import Ctx as Ctx
     from longtail.types import Limits as Limits
@@ -36,6 +38,8 @@ _HOME = {
     "Limits": "types",
     "LongtailError": "errors",
     "Message": "types",
+    "PolicyFailure": "errors",
+    "SandboxLost": "errors",
     "SandboxSpec": "types",
     "Score": "types",
     "Task": "types",

@@ -55,7 +55,11 @@ class RolloutConfig(Section):
         description="an attempt that has not ended after so many seconds is retried; at least 60 more than the time "
         "limit of its task, at which it is scored",
     )
-    stall_s: float = Field(default=900.0, gt=0, description="no finished attempt for so long stops the run")
+    stall_s: float = Field(
+        default=900.0,
+        gt=0,
+        description="no finished attempt for so long stops the run, as long as none in flight may take longer",
+    )
     failure_limit: float = Field(
         default=0.5, gt=0, le=1, description="share of infrastructure failures in a step above which the run stops"
     )

@@ -172,11 +172,9 @@ def pack(samples_D: Sequence[Sample], max_tokens: int) -> list[MicroBatch]:
     return _pack_rows(rows, max_tokens)
 
 
-def pack_supervised(
-    rows_D: Sequence[tuple[Sequence[int], Sequence[float]]], max_tokens: int, *, normalize: bool = True
-) -> list[MicroBatch]:
+def pack_supervised(rows_D: Sequence[tuple[Sequence[int], Sequence[float]]], max_tokens: int) -> list[MicroBatch]:
     """Micro-batches of rows (ids, weight of each token in the loss); weights are divided by their sum over all rows."""
-    total = sum(float(np.sum(weights[1:])) for _, weights in rows_D) if normalize else 1.0
+    total = sum(float(np.sum(weights[1:])) for _, weights in rows_D)
     rows: list[_Row] = []
     for index, (ids, weights) in enumerate(rows_D):
         weights_T = np.asarray(weights, dtype=np.float64)

@@ -21,7 +21,8 @@
 
 A ConnectionError or TimeoutError is infrastructure. Anything else that an environment raises, for a missing file or a
 full workspace too, is a TaskError: its author's bug, never the policy's zero. (What longtail's own host refuses, a full
-disk for one, is raised as one of the above.)
+disk for one, is raised as one of the above.) Of a group of errors, as asyncio.TaskGroup raises them, one decides:
+deciding().
 """
 
 from __future__ import annotations
@@ -108,9 +109,21 @@ def first_cause(error: BaseException) -> Exception | None:
     return None
 
 
+# Which of several errors decides: the class that says least about the policy. An outage beside a limit is no zero.
+_FIRST = (Outcome.CONTROL, Outcome.INFRASTRUCTURE, Outcome.TASK, Outcome.POLICY)
+
+
+def deciding(error: BaseException) -> BaseException:
+    """The error itself; of a group, nested ones too, the first of the class that comes first."""
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    inner = [deciding(one) for one in cast("BaseExceptionGroup[BaseException]", error).exceptions]
+    return min(inner, key=lambda one: _FIRST.index(classify(one)))
+
+
 def classify(error: BaseException) -> Outcome:
     """The class of an error that ended an attempt."""
-    match error:
+    match deciding(error):
         case PolicyFailure():
             return Outcome.POLICY
         case InfrastructureError() | ConnectionError() | TimeoutError():

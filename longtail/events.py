@@ -359,17 +359,3 @@ def _trajectory(start: Event, calls: tuple[Call, ...], end: Mapping[str, Json]) 
         started_s=data["started_s"],
         ended_s=end.get("ended_s", last_s),
     )
-
-
-def group_from(admitted: Event, trajectories: Sequence[Trajectory]) -> Group:
-    """A group from its group.admitted and the last attempt of each member."""
-    versions = [v for t in trajectories for call in t.model_calls for v in call.completion.versions]
-    data = admitted.data
-    return Group(
-        id=data["group"],
-        index=data["index"],
-        task=task_from(data["task"]),
-        epoch=data["epoch"],
-        trajectories=tuple(sorted(trajectories, key=lambda t: t.member)),
-        version_first=min(versions, default=0),
-    )

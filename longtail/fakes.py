@@ -63,7 +63,8 @@ class ToyRenderer:
 
 
 class ScriptedEngine:
-    """Says what a script says. `delay(request)` is how long it takes, in seconds of `clock`; it may raise instead.
+    """Says what a script says. `delay(request)` is how long it takes, behind `queue(request)`, in seconds of `clock`;
+    it may raise instead. A reply that takes longer than the request allows ends where it is by then.
 
     The script is a list of replies by number of the call in its conversation, or a function of the request.
     """
@@ -74,6 +75,7 @@ class ScriptedEngine:
         *,
         clock: VirtualClock | None = None,
         delay: Callable[[GenerateRequest], float] = lambda request: 0.0,
+        queue: Callable[[GenerateRequest], float] = lambda request: 0.0,
     ) -> None:
         self.version = 0
         self.requests: list[GenerateRequest] = []
@@ -81,19 +83,28 @@ class ScriptedEngine:
         self._script = script
         self._clock = clock
         self._delay = delay
+        self._queue = queue
 
     async def generate(self, request: GenerateRequest) -> Completion:
         self.requests.append(request)
-        seconds = self._delay(request)
+        queue_s, whole_s = self._queue(request), self._delay(request)
+        run_s = min(whole_s, request.seconds)
         if self._clock is not None:
-            await self._clock.sleep(seconds)
+            await self._clock.sleep(queue_s + run_s)
         ids = (*ToyRenderer().encode(self._say(request)), END)
         finish = Finish.STOP
         if len(ids) > request.sampling.max_tokens:
             ids, finish = ids[: request.sampling.max_tokens], Finish.LENGTH
-        zeros = (0.0,) * len(ids)
+        if run_s < whole_s:
+            ids, finish = ids[: int(len(ids) * run_s / whole_s)], Finish.CANCELLED
         return Completion(
-            ids=ids, logprobs=(-0.5,) * len(ids), log_mass=zeros, versions=(self.version,) * len(ids), finish=finish
+            ids=ids,
+            logprobs=(-0.5,) * len(ids),
+            log_mass=(0.0,) * len(ids),
+            versions=(self.version,) * len(ids),
+            finish=finish,
+            queue_s=queue_s,
+            run_s=run_s,
         )
 
     async def cancel(self, key: str) -> None:

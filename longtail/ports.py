@@ -53,7 +53,7 @@ class Clock(Protocol):
 
 class Engine(Protocol):
     """Samples tokens. Raises EngineError, for a prompt that leaves no room for a reply ContextFull; never returns a
-    partial reply without saying so in `finish`."""
+    partial reply without saying so in `finish`. A reply that has run for `request.seconds` ends as it is, cancelled."""
 
     async def generate(self, request: GenerateRequest) -> Completion: ...
 
@@ -248,7 +248,8 @@ class Ctx(Protocol):
         ...
 
     async def tool(self, name: str, arguments: Mapping[str, Json], run: Callable[[], Awaitable[str]]) -> ToolCall:
-        """Run one tool call and record it. A raised Exception that is not a LongtailError becomes the call's error."""
+        """Run one tool call and record it, with what it raised as its error. An outage (ConnectionError, TimeoutError)
+        and a LongtailError, the time limit for one, are raised again behind that."""
         ...
 
     def progress(self, reward: float) -> None:
@@ -271,7 +272,7 @@ class Rollouts(Protocol):
         ...
 
     def release(self, groups: Sequence[Group], version: int) -> None:
-        """The groups are trained and `version` is published: admit what the bound now allows."""
+        """The groups are trained and `version` is published: their places are free for what the next take() admits."""
         ...
 
     async def once(self, tasks: Sequence[Task], *, name: str, sampling: Sampling) -> list[Group]:

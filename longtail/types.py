@@ -7,6 +7,7 @@ Arrays are plain tuples here (the standard library is all this file knows); room
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -24,7 +25,7 @@ class Limits:
     turns: int = 16  # model calls
     tokens: int = 1024  # tokens of one conversation: prompt, replies and observations together
     calls: int = 64  # tool calls
-    seconds: float = 600.0  # wall clock of the attempt
+    seconds: float = 600.0  # wall clock of the attempt, without its waits for the engine's queue and for a sandbox
 
     def __post_init__(self) -> None:
         if min(self.turns, self.tokens) < 1 or self.calls < 0 or not self.seconds >= 0:
@@ -86,12 +87,13 @@ class GenerateRequest:
     ids: tuple[int, ...]  # (T,) the whole prompt
     sampling: Sampling
     seed: int  # the sampled tokens are a function of (weights, ids, sampling, seed) alone
+    seconds: float = math.inf  # of running, behind the queue: then the reply ends as it is, cancelled
 
 
 class Finish(StrEnum):
     STOP = "stop"
     LENGTH = "length"
-    CANCELLED = "cancelled"
+    CANCELLED = "cancelled"  # by Engine.cancel(), or out of time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

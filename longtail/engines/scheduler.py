@@ -105,6 +105,12 @@ class Scheduler:
                 return self._finish(sequence, Finish.CANCELLED)
         return None
 
+    def expire(self) -> list[tuple[str, Completion]]:
+        """End the replies that have run for as long as they may; returns them by key."""
+        now = time.monotonic()
+        late = [sequence for sequence in self._running if now - sequence.started_s >= sequence.request.seconds]
+        return [(sequence.request.key, self._finish(sequence, Finish.CANCELLED)) for sequence in late]
+
     def forget(self, sequences: Sequence[Running]) -> None:
         """Drop sequences whose numbers are not finite, and what the cache may have taken from them."""
         if not sequences:

@@ -67,6 +67,7 @@ class Worker:
         hidden_NW = self._forward.hidden(work.ids_N, work.positions_N, work)
         self._scheduler.advance(work)
         ended = self._sample(work.finishing, hidden_NW[work.rows_M]) if work.finishing else []
+        ended += self._scheduler.expire()
         self._busy_s += time.monotonic() - started
         return ended
 

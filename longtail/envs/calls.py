@@ -188,17 +188,16 @@ def _bind(tool: Tool, given: Mapping[str, Json], *, text: bool) -> ToolRequest |
 
 def _convert(value: Json, kind: type, *, text: bool) -> Json:
     """The value as `kind`, or None."""
-    if text:
-        return _from_word(cast("str", value), kind)
-    if kind is float and type(value) is int:
-        return float(value)
+    try:
+        if text:
+            value = _from_word(cast("str", value), kind)
+        elif kind is float and type(value) is int:
+            value = float(value)
+    except (ValueError, OverflowError):
+        return None
     return value if type(value) is kind else None
 
 
 def _from_word(word: str, kind: type) -> Json:
-    if kind is bool:
-        return {"true": True, "false": False}.get(word.lower())
-    try:
-        return kind(word)
-    except ValueError:
-        return None
+    """Raises ValueError for a word that is no `kind`."""
+    return {"true": True, "false": False}.get(word.lower()) if kind is bool else kind(word)

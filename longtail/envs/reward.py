@@ -19,7 +19,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, SupportsFloat
 
-from longtail.errors import LongtailError, TaskError, UserError
+from longtail.errors import LongtailError, TaskError, UserError, deciding
 from longtail.ports import Ctx, RolloutFn
 from longtail.types import Json, Message, Score, Task
 
@@ -162,6 +162,7 @@ class _Batcher:
             raise self._fault(error) from error
 
     def _fault(self, error: BaseException) -> LongtailError:
+        error = deciding(error)
         if isinstance(error, LongtailError):
             return error
         fault = TaskError(f"reward function {self.name} raised {type(error).__name__}: {error}")

@@ -4,7 +4,7 @@ Same numbers as the modules of transformers up to rounding; weights stay in the 
 
 - norm weights are folded into the matrix after them; each layer is one autograd node that recomputes cheap things;
 - query and key rows are interleaved so that the rotary embedding is one complex product in place;
-- keys of shared prefixes are used where they lie, and no score above the causal staircase is computed (attend.py);
+- keys of shared prefixes are used where they lie, and no score above the causal staircase is computed (staircase.py);
 - the last layer runs its queries and its MLP only on the rows that the loss reads.
 
 Shapes: N packed tokens, U rows that are read, C width, H query heads, K key-value heads, E head width, F MLP width.

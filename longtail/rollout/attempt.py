@@ -10,7 +10,15 @@ from dataclasses import dataclass
 from typing import SupportsFloat, cast
 
 from longtail import events
-from longtail.errors import DeadlineExpired, LimitReached, LongtailError, PolicyFailure, TaskError, classify
+from longtail.errors import (
+    DeadlineExpired,
+    LimitReached,
+    LongtailError,
+    PolicyFailure,
+    TaskError,
+    classify,
+    deciding,
+)
 from longtail.ports import Clock, Engine, Journal, Renderer, RolloutFn, Sandbox, Sandboxes, Timeout, Tracer
 from longtail.rollout.limit import TimeLimit
 from longtail.rollout.model import RecordedModel
@@ -86,44 +94,49 @@ class AttemptCtx:
         self._sandboxes: list[Sandbox] = []
 
     async def sandbox(self, spec: SandboxSpec) -> Sandbox:
-        asked = self._world.clock.now()
-        with self._world.trace.busy("sandbox"):
+        with self._world.trace.busy("sandbox"), self._time_limit.waiting():
             sandbox = await self._world.sandboxes.create(spec)
-        self._time_limit.give_back(self._world.clock.now() - asked)
         self._sandboxes.append(sandbox)
         return sandbox
 
     async def tool(self, name: str, arguments: Mapping[str, Json], run: Callable[[], Awaitable[str]]) -> ToolCall:
         if self._tools >= self.task.limits.calls:
             raise LimitReached(f"limit of {self.task.limits.calls} tool calls")
+        self._time_limit.left()  # none: nothing runs
         key = f"{self._recorder.trajectory_id}/t{self._tools}"
         self._tools += 1
-        started, error = self._world.clock.now(), None
+        started = self._world.clock.now()
         said: list[float] = []
-        token = _said.set(said)
-        with self._world.trace.busy("tool", tool=name):
-            try:
-                async with self._time_limit.wait():
-                    result = await run()
-            except Exception as raised:
-                if isinstance(raised, LongtailError) or classify(raised) is Outcome.INFRASTRUCTURE:
-                    raise  # an outage is no observation: the policy would be scored for it
-                result, error = "", f"{type(raised).__name__}: {raised}"
-            finally:
-                _said.reset(token)
+        result, raised = await self._outcome(name, run, said)
         call = ToolCall(
             index=self._recorder.next_index,
             key=key,
             name=name,
             arguments=arguments,
             result=result,
-            error=error,
+            error=None if raised is None else f"{type(raised).__name__}: {raised}",
             progress=said[-1] if said else None,
             started_s=started,
             ended_s=self._world.clock.now(),
         )
         await self._recorder.tool_call(call)
+        if isinstance(raised, LongtailError) or (raised is not None and classify(raised) is Outcome.INFRASTRUCTURE):
+            raise raised  # an outage is no observation: the policy would be scored for it
         return call
+
+    async def _outcome(
+        self, name: str, run: Callable[[], Awaitable[str]], said: list[float]
+    ) -> tuple[str, BaseException | None]:
+        """What a tool answers, or what it raised. What it says of its progress goes to `said`."""
+        token = _said.set(said)
+        try:
+            with self._world.trace.busy("tool", tool=name):
+                async with self._time_limit.spending():
+                    return await run(), None
+        except Exception as raised:
+            return "", deciding(raised)
+        finally:
+            _said.reset(token)
 
     def progress(self, reward: float) -> None:
         _said.get([]).append(checked_reward(reward))
@@ -133,6 +146,11 @@ class AttemptCtx:
 
     async def close(self) -> None:
         await asyncio.gather(*(sandbox.close() for sandbox in self._sandboxes), return_exceptions=True)
+
+
+def deadline_s(world: World, task: Task) -> float:
+    """Seconds after which an attempt of the task is lost, whatever it does."""
+    return max(world.attempt_s, task.limits.seconds + SCORING_S)
 
 
 async def run_attempt(world: World, assignment: Assignment) -> Trajectory:
@@ -172,16 +190,17 @@ async def run_attempt(world: World, assignment: Assignment) -> Trajectory:
 
 async def _run(world: World, assignment: Assignment, recorder: Recorder) -> tuple[Outcome, str, Score]:
     ctx = AttemptCtx(world, assignment, recorder)
-    seconds = max(world.attempt_s, assignment.task.limits.seconds + SCORING_S)
+    seconds = deadline_s(world, assignment.task)
     limit: Timeout | None = None
     try:
         async with world.clock.timeout(seconds) as limit:
             return Outcome.DONE, "", checked_score(await world.rollout(assignment.task, ctx))
-    except PolicyFailure as failure:
-        return Outcome.POLICY, str(failure), 0.0
     except Exception as error:
-        late = limit is not None and limit.expired()
-        cause = DeadlineExpired(f"the attempt did not end within {seconds:g} s") if late else error
+        cause = deciding(error)
+        if isinstance(cause, PolicyFailure):
+            return Outcome.POLICY, str(cause), 0.0
+        if limit is not None and limit.expired():
+            cause = DeadlineExpired(f"the attempt did not end within {seconds:g} s")
         return classify(cause), f"{type(cause).__name__}: {cause}", None
     finally:
         await ctx.close()

@@ -2,6 +2,7 @@
 
 Not the engine and not a gateway. What the model sampled is kept in its own ids; only what the environment says is
 rendered. A request that extends the conversation continues its exact ids; one that rewrites history starts a new row.
+A reply that the time limit cuts is recorded as far as it went: it is trained like any other.
 """
 
 from __future__ import annotations
@@ -78,42 +79,47 @@ class RecordedModel:
 
     async def generate(self, ids: Sequence[int], sampling: Sampling | None = None) -> Completion:
         ids = tuple(ids)
-        wanted = self._within_limits(len(ids), sampling or self._sampling)
         number = self._started
-        self._started += 1
         request = GenerateRequest(
             key=f"{self._recorder.trajectory_id}/{number}",
             ids=ids,
-            sampling=wanted,
+            sampling=self._within_limits(len(ids), sampling or self._sampling),
             seed=derive_seed(self._seed, number),
+            seconds=self._time_limit.left(),
         )
-        parent, known = self._longest_prefix(ids)
+        self._started += 1
         started = self._clock.now()
-        with self._trace.busy("sample"):
+        with self._trace.busy("sample"), self._time_limit.waiting() as wait:
             completion = await self._sample(request)
-        self._time_limit.give_back(completion.queue_s)
-        if not completion.ids or len(completion.ids) != len(completion.logprobs):
+            wait.end = wait.start + completion.queue_s
+        late = completion.finish is Finish.CANCELLED
+        if len(completion.ids) != len(completion.logprobs) or not (completion.ids or late):
             raise EngineError(f"the engine returned {len(completion.ids)} ids for request {request.key}, expected some")
+        if completion.ids:
+            await self._record(request, completion, started)
+        if late:
+            raise self._time_limit.reached()
+        return completion
+
+    async def _record(self, request: GenerateRequest, completion: Completion, started: float) -> None:
+        parent, known = self._longest_prefix(request.ids)
         call = ModelCall(
             index=self._recorder.next_index,
             parent=parent,
-            delta_ids=ids[known:],
+            delta_ids=request.ids[known:],
             completion=completion,
-            temperature=wanted.temperature or 1.0,  # a greedy reply is top_k = 1 at temperature 1
+            temperature=request.sampling.temperature or 1.0,  # a greedy reply is top_k = 1 at temperature 1
             started_s=started,
             ended_s=self._clock.now(),
         )
         await self._recorder.model_call(call)
-        self._rows.append((call.index, ids + completion.ids))
-        return completion
+        self._rows.append((call.index, request.ids + completion.ids))
 
     async def _sample(self, request: GenerateRequest) -> Completion:
+        """The engine keeps the time: here nobody can tell its queue from its work. When it hangs, the deadline of the
+        attempt ends the wait, and the time is not the policy's."""
         try:
-            async with self._time_limit.wait():
-                return await self._engine.generate(request)
-        except LimitReached:
-            await self._engine.cancel(request.key)  # raises when the engine hangs: then the time is not the policy's
-            raise
+            return await self._engine.generate(request)
         except ContextFull as error:
             raise LimitReached("context limit of the engine") from error
         except asyncio.CancelledError:

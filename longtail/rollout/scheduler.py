@@ -4,8 +4,8 @@ Not a queue of requests (the engine batches those) and not the loop. One asyncio
 
     tasks --admit()--> group task --run_attempt() x G--> ready --take()--> training --release()
 
-Who waits for whom: attempts wait for a slot (`max_attempts`); take() waits for ready groups; admission happens
-in take(), up to the places that release() has freed. Nothing else queues.
+Who waits for whom: attempts wait for a slot (`max_attempts`); take() waits for ready groups. take() admits into the
+places that release() has freed, and a group that is dropped is replaced at once. Nothing else queues.
 
 The staleness bound. A group admitted at version v must be trained by step v + max_lag: its deadline. With P groups per
 step at most (max_lag + 1) * P groups are alive (in flight, ready or being trained). take() picks ready groups by
@@ -16,17 +16,20 @@ than max_lag versions after its admission, and none is thrown away for being slo
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 
 from longtail import events
 from longtail.errors import RETRIES, InfrastructureError, TaskError, first_cause
 from longtail.history import Position
-from longtail.rollout.attempt import Assignment, World, run_attempt
+from longtail.rollout.attempt import Assignment, World, deadline_s, run_attempt
 from longtail.rollout.model import derive_seed
 from longtail.types import Group, Outcome, PolicyVersion, Sampling, Task, Trajectory
+
+CLOSING_S = 30.0  # what an attempt has behind its deadline to give back its sandboxes, before the run counts as stalled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +80,7 @@ class Scheduler:
         self._ended: Counter[str] = Counter()  # attempts since the last take(), by class of outcome
         self._lost_groups = 0  # dropped one after the other
         self._progress_s = 0.0
+        self._deadlines: dict[str, float] = {}  # of the attempts in flight, by trajectory id
 
     @asynccontextmanager
     async def start(self, version: PolicyVersion) -> AsyncGenerator[Scheduler]:
@@ -126,7 +130,8 @@ class Scheduler:
             )
             return self._group(group_id, -1, task, 0, (await self._member(base),))
 
-        jobs = [asyncio.create_task(one(number, _task(tasks, number))) for number in range(len(tasks))]
+        read = [_task(tasks, number) for number in range(len(tasks))]  # all of them, before anything starts
+        jobs = [asyncio.create_task(one(number, task)) for number, task in enumerate(read)]
         for job in jobs:
             job.add_done_callback(lambda _: self._changed.set())
         self._progress_s = self._world.clock.now()
@@ -178,16 +183,22 @@ class Scheduler:
         return sorted(chosen, key=lambda flight: flight.index)
 
     async def _wait(self) -> None:
-        """Until something ends. Raises InfrastructureError when nothing does for `stall_s`."""
-        left = self._progress_s + self._plan.stall_s - self._world.clock.now()
+        """Until something ends. Raises InfrastructureError when nothing does for `stall_s`, nor by the deadline of any
+        attempt in flight."""
         self._changed.clear()
-        try:
-            async with self._world.clock.timeout(max(left, 0.0)):
-                await self._changed.wait()
-        except TimeoutError:
-            waiting = sorted(flight.index for flight in self._alive.values() if flight.group is None)
-            groups = f"; groups in flight: {waiting[:8]}" if waiting else ""
-            raise InfrastructureError(f"no attempt ended for {self._plan.stall_s:g} s{groups}") from None
+        while not self._changed.is_set():
+            now = self._world.clock.now()
+            left = max(self._progress_s + self._plan.stall_s, self._last_deadline() + CLOSING_S) - now
+            if left <= 0:
+                waiting = sorted(flight.index for flight in self._alive.values() if flight.group is None)
+                groups = f"; groups in flight: {waiting[:8]}" if waiting else ""
+                raise InfrastructureError(f"no attempt ended for {now - self._progress_s:g} s{groups}")
+            with suppress(TimeoutError):
+                async with self._world.clock.timeout(left):
+                    await self._changed.wait()
+
+    def _last_deadline(self) -> float:
+        return max(self._deadlines.values(), default=-math.inf)
 
     def _check_failures(self) -> None:
         """Hold the step when too much of it was lost to infrastructure."""
@@ -250,17 +261,25 @@ class Scheduler:
         self._admit()
 
     async def _member(self, assignment: Assignment) -> Trajectory:
-        """Attempts of one member until one is not lost, or its budget is."""
-        attempt = 0
+        """Attempts of one member until one is not lost, or the budget of how it was lost is spent."""
+        spent: Counter[Outcome] = Counter()  # retries
         while True:
-            async with self._slots:
-                trajectory = await run_attempt(self._world, replace(assignment, attempt=attempt))
+            trajectory = await self._attempt(replace(assignment, attempt=spent.total()))
             self._note_end(trajectory)
-            budget = min(RETRIES[trajectory.outcome], self._plan.retries)
-            if attempt >= budget:
+            outcome = trajectory.outcome
+            if spent[outcome] >= min(RETRIES[outcome], self._plan.retries):
                 return trajectory
-            await self._world.clock.sleep(self._plan.backoff_s * 2**attempt)
-            attempt += 1
+            await self._world.clock.sleep(self._plan.backoff_s * 2 ** spent[outcome])
+            spent[outcome] += 1
+
+    async def _attempt(self, assignment: Assignment) -> Trajectory:
+        name = assignment.trajectory_id
+        async with self._slots:
+            self._deadlines[name] = self._world.clock.now() + deadline_s(self._world, assignment.task)
+            try:
+                return await run_attempt(self._world, assignment)
+            finally:
+                del self._deadlines[name]
 
     def _note_end(self, trajectory: Trajectory) -> None:
         lost = trajectory.outcome is Outcome.INFRASTRUCTURE

@@ -176,7 +176,6 @@ class TorchTrainer:
         state = {
             "step": self._step_number,
             "optimizer_steps": optimizer_steps,
-            "num_steps": self._num_steps,
             **_fingerprints(self._tokenizer),
         }
         (directory / "state.json").write_text(json.dumps(state, indent=1))

@@ -1,11 +1,15 @@
 """Python blocks of the docs run; links between pages lead somewhere; commands they name exist and would run."""
 
 import dataclasses
+import functools
 import json
 import re
 import runpy
 import shlex
+from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.main import get_command
@@ -15,6 +19,10 @@ from longtail.algorithms.losses import PolicyLoss
 from longtail.algorithms.presets import PRESETS, Algorithm
 from longtail.cli import app
 from longtail.config import load_config
+from longtail.errors import SandboxLost
+from longtail.fakes import MemoryJournal, MemorySandboxes, NoTrace, ScriptedEngine, ToyRenderer, VirtualClock
+from longtail.rollout.attempt import Assignment, World, run_attempt
+from longtail.types import Outcome, Sampling, SandboxSpec, Task
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -95,3 +103,42 @@ def test_the_page_of_the_algorithms_names_every_preset_and_every_override():
         "name",
         "loss",
     }
+
+
+@pytest.mark.parametrize(("host_is_well", "outcome"), [(True, Outcome.POLICY), (False, Outcome.INFRASTRUCTURE)])
+async def test_the_recipe_for_a_lost_sandbox_tells_the_policys_doing_from_an_outage(host_is_well, outcome):
+    (code,) = [code for _, code in blocks("python") if "from_its_sandbox" in code]
+    names: dict[str, Any] = {}
+    exec(code, names)
+
+    async def rollout(task: Task, ctx: Any) -> float:
+        box = await ctx.sandbox(SandboxSpec())
+        box.closed = True  # as if it were lost
+        await ctx.tool("run", {}, lambda: names["from_its_sandbox"](box.exec(["python"]), box, ctx))
+        return 1.0
+
+    world = fakes_of(rollout)
+    if not host_is_well:
+        world.sandboxes.create = functools.partial(only_once, world.sandboxes.create, count())
+    assignment = Assignment(task=Task(id="t"), group_id="g", member=0, attempt=0, seed=0, sampling=Sampling())
+    async with world.clock.running():
+        assert (await run_attempt(world, assignment)).outcome is outcome
+
+
+async def only_once(create: Any, calls: Iterator[int], spec: SandboxSpec) -> Any:
+    if next(calls):
+        raise SandboxLost("the host is down")
+    return await create(spec)
+
+
+def fakes_of(rollout: Any) -> World:
+    return World(
+        rollout=rollout,
+        engine=ScriptedEngine([]),
+        renderer=ToyRenderer(),
+        sandboxes=MemorySandboxes(),
+        journal=MemoryJournal(),
+        trace=NoTrace(),
+        clock=VirtualClock(),
+        attempt_s=600.0,
+    )

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -119,6 +120,29 @@ async def test_cancel_returns_what_was_sampled(engine):
     assert reply.finish is Finish.CANCELLED
     assert 3 < len(reply.ids) < 1000
     await engine.cancel("unknown")
+
+
+async def test_a_reply_ends_as_it_is_when_it_has_run_for_as_long_as_it_may(engine):
+    whole = await engine.generate(ask("whole", max_tokens=50))
+    reply = await engine.generate(replace(ask("late", max_tokens=50), seconds=1e-9))
+    assert reply.finish is Finish.CANCELLED
+    assert 1 <= len(reply.ids) < 50
+    assert reply.ids == whole.ids[: len(reply.ids)]
+    again = await engine.generate(replace(ask("in time", max_tokens=50), seconds=60.0))
+    assert again.ids == whole.ids
+    assert (await engine.stats()).running == 0
+
+
+async def test_time_in_the_queue_is_no_time_of_the_reply(llama):
+    engine = LocalEngine(str(llama), EngineConfig(max_running=1), threads=1)
+    _, queued = await asyncio.gather(
+        engine.generate(ask("first", max_tokens=900)),
+        engine.generate(replace(ask("second", range(40), max_tokens=3), seconds=(seconds := 0.05))),
+    )
+    assert queued.queue_s > seconds
+    assert queued.run_s < queued.queue_s
+    assert queued.ids
+    await engine.close()
 
 
 async def test_a_cancelled_caller_ends_its_request(engine):

@@ -131,6 +131,23 @@ def test_each_of_several_json_calls_has_its_own_answer():
     assert calls == (request("submit"), CallError(message="the call is not valid JSON"), request("read", file="a"))
 
 
+@pytest.mark.parametrize("number", [10**400, -(10**400)])
+def test_a_number_too_large_for_its_parameter_is_a_malformed_call(number: int):
+    call = one(wrap({"name": "wait", "arguments": {"seconds": number}}), "json")
+    assert call == CallError(message="seconds must be float")
+
+
+VALUES = st.sampled_from([None, True, 1, -(10**400), 10**400, 2.5, float("inf"), float("nan"), "1", "", [1], {"a": 1}])
+
+
+@given(st.dictionaries(st.sampled_from(["file", "start", "end", "text", "seconds", "loud"]), VALUES))
+def test_arguments_of_any_type_and_size_are_taken_as_hinted_or_refused(arguments: dict[str, object]):
+    for name, tool_ in TOOLS.items():
+        call = one(wrap({"name": name, "arguments": arguments}), "json")
+        kinds = {parameter.name: parameter.kind for parameter in tool_.parameters}
+        assert isinstance(call, CallError) or all(type(value) is kinds[key] for key, value in call.arguments.items())
+
+
 @given(st.text(), st.sampled_from(["command", "json"]))
 def test_no_reply_breaks_the_parser(reply: str, form: str):
     calls = parse(reply, TOOLS, form)

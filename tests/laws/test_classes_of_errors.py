@@ -3,8 +3,10 @@
 import errno
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from longtail.errors import DiskFull, LimitReached, SandboxLost, TaskError, classify
+from longtail.errors import ControlSignal, DiskFull, LimitReached, SandboxLost, TaskError, classify, deciding
 from longtail.types import Outcome
 
 OF = {
@@ -24,3 +26,23 @@ OF = {
 @pytest.mark.parametrize("error", OF, ids=repr)
 def test_each_error_has_one_class(error: Exception) -> None:
     assert classify(error) is OF[error]
+
+
+SINGLE = st.sampled_from([*OF, ControlSignal("superseded")])
+NESTED = st.recursive(
+    SINGLE, lambda inner: st.lists(inner, min_size=1, max_size=4).map(lambda e: ExceptionGroup("", e))
+)
+
+
+def leaves(error: Exception) -> list[Exception]:
+    if not isinstance(error, ExceptionGroup):
+        return [error]
+    return [one for inner in error.exceptions for one in leaves(inner)]
+
+
+@given(NESTED)
+def test_of_a_group_the_class_that_says_least_about_the_policy_decides(error: Exception) -> None:
+    classes = [classify(one) for one in leaves(error)]
+    first = next(c for c in (Outcome.CONTROL, Outcome.INFRASTRUCTURE, Outcome.TASK, Outcome.POLICY) if c in classes)
+    assert classify(error) is first
+    assert deciding(error) is leaves(error)[classes.index(first)]

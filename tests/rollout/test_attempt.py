@@ -1,27 +1,30 @@
 """How attempts end: the time limit is the policy's, a stuck engine is not, a score is checked."""
 
 import asyncio
-import dataclasses
 import json
+from dataclasses import replace
 
 import numpy
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from longtail import events
-from longtail.errors import ContextFull, EngineError, LimitReached
+from longtail.data import trajectories_to_samples
+from longtail.errors import ContextFull, EngineError, LimitReached, PolicyFailure, SandboxLost
 from longtail.fakes import MemoryJournal, MemorySandboxes, NoTrace, ScriptedEngine, ToyRenderer, VirtualClock
 from longtail.rollout.attempt import Assignment, World, run_attempt
-from longtail.types import Limits, Message, Outcome, Sampling, SandboxSpec, Task
+from longtail.types import Finish, Group, Limits, Message, Outcome, Sampling, SandboxSpec, Task
 
 TASK = Task(id="t0", prompt=(Message(role="user", content="go"),), limits=Limits(seconds=100.0))
 
 
-def world_of(rollout, *, attempt_s=1000.0, delay=lambda request: 1.0):
+def world_of(rollout, *, attempt_s=1000.0, delay=lambda request: 1.0, queue=lambda request: 0.0):
     clock = VirtualClock()
     return World(
         rollout=rollout,
-        engine=ScriptedEngine(lambda request: "ok", clock=clock, delay=delay),
+        engine=ScriptedEngine(lambda request: "I am thinking", clock=clock, delay=delay, queue=queue),
         renderer=ToyRenderer(),
         sandboxes=MemorySandboxes(),
         journal=MemoryJournal(),
@@ -34,9 +37,10 @@ def world_of(rollout, *, attempt_s=1000.0, delay=lambda request: 1.0):
 ASSIGNMENT = Assignment(task=TASK, group_id="g0", member=0, attempt=0, seed=1, sampling=Sampling())
 
 
-async def attempt(world):
+async def attempt(world, **limits):
     async with world.clock.running():
-        return await run_attempt(world, ASSIGNMENT)
+        task = replace(TASK, limits=Limits(**limits)) if limits else TASK
+        return await run_attempt(world, replace(ASSIGNMENT, task=task))
 
 
 async def chats(task, ctx):
@@ -58,7 +62,53 @@ async def test_a_wait_ends_at_the_time_limit_and_the_attempt_is_scored(rollout):
     ended = await attempt(world)
     assert (ended.outcome, ended.reason, ended.reward) == (Outcome.POLICY, "time limit of 100 s", 0.0)
     assert ended.ended_s == 100.0
-    assert world.engine.cancelled == [request.key for request in world.engine.requests]
+
+
+async def test_a_reply_that_the_time_limit_cuts_is_recorded_and_trained_as_far_as_it_went():
+    world = world_of(chats, delay=lambda request: 200.0)
+    ended = await attempt(world)
+    assert (ended.outcome, ended.reward) == (Outcome.POLICY, 0.0)
+    (call,) = ended.model_calls
+    assert ToyRenderer().text(call.completion.ids) == "I am th"
+    assert call.completion.finish is Finish.CANCELLED
+    assert events.trajectory_from(world.journal.events) == ended
+    group = Group(id="g0", index=0, task=TASK, epoch=0, trajectories=(ended,), version_first=0)
+    (sample,) = trajectories_to_samples([group], [[[-1.0]]], "token")
+    assert sum(sample.mask) == len("I am th")
+
+
+async def test_a_tool_that_the_time_limit_cuts_is_recorded_with_what_it_said_and_why_it_ended():
+    async def works(task, ctx):
+        async def half():
+            ctx.progress(0.5)
+            await never()
+
+        await ctx.tool("edit", {"file": "a.py"}, half)
+
+    world = world_of(works)
+    ended = await attempt(world)
+    (call,) = ended.calls
+    assert (call.name, call.error, call.progress) == ("edit", "LimitReached: time limit of 100 s", 0.5)
+    assert events.trajectory_from(world.journal.events) == ended
+
+
+async def test_a_tool_is_not_begun_when_the_time_is_up():
+    async def works(task, ctx):
+        await ctx.tool("edit", {}, never)
+
+    assert (await attempt(world_of(works), seconds=0)).calls == ()
+
+
+@pytest.mark.parametrize("raised", [PolicyFailure("its own doing"), SandboxLost("gone"), ConnectionError("down")])
+async def test_a_tool_that_ends_the_attempt_is_recorded_with_the_reason(raised):
+    async def works(task, ctx):
+        async def breaks():
+            raise raised
+
+        await ctx.tool("run", {}, breaks)
+
+    (call,) = (await attempt(world_of(works))).calls
+    assert call.error == f"{type(raised).__name__}: {raised}"
 
 
 async def test_an_episode_may_score_what_it_has_when_its_time_is_up():
@@ -76,20 +126,74 @@ async def test_an_episode_may_score_what_it_has_when_its_time_is_up():
 
 async def test_time_in_queues_is_not_the_policys():
     """60 s in the queue of the engine, 90 s until a sandbox has a place, and 60 s of work, within 100 s."""
-    world = world_of(patient, delay=lambda request: 30.0)
-    generate, create = world.engine.generate, world.sandboxes.create
-
-    async def queued(request):
-        await world.clock.sleep(30.0)
-        return dataclasses.replace(await generate(request), queue_s=30.0)
-
-    async def late(spec):
-        await world.clock.sleep(90.0)
-        return await create(spec)
-
-    world.engine.generate, world.sandboxes.create = queued, late
+    world = world_of(patient, delay=lambda request: 30.0, queue=lambda request: 30.0)
+    sandboxes_come_late(world, 90.0)
     ended = await attempt(world)
     assert (ended.outcome, ended.reward, ended.ended_s) == (Outcome.DONE, 1.0, 210.0)
+
+
+def sandboxes_come_late(world, seconds):
+    create = world.sandboxes.create
+
+    async def late(spec):
+        await world.clock.sleep(seconds)
+        return await create(spec)
+
+    world.sandboxes.create = late
+
+
+async def test_a_request_that_is_still_queued_at_the_time_limit_has_its_time_behind_the_queue():
+    ended = await attempt(world_of(chats, delay=lambda request: 60.0, queue=lambda request: 500.0))
+    assert (ended.outcome, ended.reward, ended.ended_s) == (Outcome.DONE, 1.0, 560.0)
+
+
+async def test_a_request_that_never_leaves_the_queue_is_not_the_policys_failure():
+    ended = await attempt(world_of(chats, queue=lambda request: 1e6))
+    assert (ended.outcome, ended.reward, ended.ended_s) == (Outcome.INFRASTRUCTURE, None, 1000.0)
+
+
+@settings(max_examples=40, deadline=None)
+@given(calls=st.lists(st.tuples(st.integers(0, 90), st.integers(1, 90)), max_size=6), limit=st.integers(1, 200))
+def test_the_time_limit_is_reached_by_what_was_sampled_whatever_was_waited(calls, limit):
+    async def talks(task, ctx):
+        for number in range(len(calls)):
+            await ctx.model.generate((2 + number,))
+        return 1.0
+
+    def part(which):
+        return lambda request: float(calls[int(request.key.rsplit("/", 1)[-1])][which])
+
+    ended = asyncio.run(attempt(world_of(talks, queue=part(0), delay=part(1)), seconds=float(limit)))
+    late = sum(seconds for _, seconds in calls) > limit
+    assert ended.outcome is (Outcome.POLICY if late else Outcome.DONE)
+
+
+async def test_calls_that_queue_side_by_side_give_the_time_back_once():
+    """Three wait for the same 50 s, then run for 40 s; 20 s more are the tool's, of 100 s."""
+
+    async def asks_at_once(task, ctx):
+        await asyncio.gather(*(ctx.model.generate((2 + number,)) for number in range(3)))
+        await ctx.tool("think", {}, never)
+
+    world = world_of(asks_at_once, queue=lambda request: 50.0, delay=lambda request: 40.0)
+    ended = await attempt(world)
+    assert (ended.outcome, ended.ended_s) == (Outcome.POLICY, 150.0)
+
+
+async def test_a_tool_that_waits_for_a_sandbox_has_its_time_behind_the_wait():
+    async def tests_at_last(task, ctx):
+        async def run():
+            await ctx.sandbox(SandboxSpec())
+            await world.clock.sleep(60.0)
+            return "passed"
+
+        await ctx.tool("test", {}, run)
+        return 1.0
+
+    world = world_of(tests_at_last)
+    sandboxes_come_late(world, 500.0)
+    ended = await attempt(world)
+    assert (ended.outcome, ended.reward, ended.ended_s) == (Outcome.DONE, 1.0, 560.0)
 
 
 async def patient(task, ctx):
@@ -99,21 +203,15 @@ async def patient(task, ctx):
     return 1.0
 
 
-def world_whose_engine_cannot_cancel(reason):
-    world = world_of(chats, delay=lambda request: 1e6)
+async def test_an_engine_that_never_answers_is_to_blame_for_the_time():
+    async def silent(request):
+        await never()
 
-    async def cancel(key):
-        raise EngineError(reason)
-
-    world.engine.cancel = cancel
-    return world
-
-
-async def test_an_engine_that_does_not_even_cancel_is_to_blame_for_the_time():
-    world = world_whose_engine_cannot_cancel("no answer to cancel within 10 s")
+    world = world_of(chats)
+    world.engine.generate = silent
     ended = await attempt(world)
-    assert (ended.outcome, ended.reward) == (Outcome.INFRASTRUCTURE, None)
-    assert "no answer to cancel" in ended.reason
+    assert (ended.outcome, ended.reward, ended.ended_s) == (Outcome.INFRASTRUCTURE, None, 1000.0)
+    assert world.engine.cancelled == ["g0.0.0/0"]
 
 
 async def test_a_conversation_that_fills_the_context_of_the_engine_ends_as_the_policys_doing():
@@ -127,7 +225,11 @@ async def test_a_conversation_that_fills_the_context_of_the_engine_ends_as_the_p
 
 
 async def test_a_dead_engine_does_not_swallow_the_cancellation_of_an_attempt():
-    world = world_whose_engine_cannot_cancel("the engine died")
+    async def cancel(key):
+        raise EngineError("the engine died")
+
+    world = world_of(chats, delay=lambda request: 1e6)
+    world.engine.cancel = cancel
     job = asyncio.create_task(run_attempt(world, ASSIGNMENT))
     await asyncio.sleep(0.01)
     job.cancel()
@@ -215,6 +317,39 @@ async def test_an_outage_inside_a_tool_is_not_the_policys_failure(raised):
 
     ended = await attempt(world_of(works))
     assert (ended.outcome, ended.reward) == (Outcome.INFRASTRUCTURE, None)
+
+
+@pytest.mark.parametrize(
+    ("errors", "outcome", "reward"),
+    [
+        ([LimitReached("turn limit of 2")], Outcome.POLICY, 0.0),
+        ([SandboxLost("gone"), LimitReached("turn limit of 2")], Outcome.INFRASTRUCTURE, None),
+        ([KeyError("answer"), ConnectionError("down")], Outcome.INFRASTRUCTURE, None),
+        ([ExceptionGroup("inner", [TimeoutError("no answer")])], Outcome.INFRASTRUCTURE, None),
+        ([KeyError("answer"), LimitReached("turn limit of 2")], Outcome.TASK, None),
+    ],
+)
+@pytest.mark.parametrize("inside", ["the rollout", "a tool"])
+async def test_errors_of_a_task_group_end_an_attempt_as_the_one_that_decides_would_alone(
+    inside, errors, outcome, reward
+):
+    async def fails():
+        async with asyncio.TaskGroup() as tasks:
+            for error in errors:
+                tasks.create_task(raises(error))
+
+    async def rollout(task, ctx):
+        await (fails() if inside == "the rollout" else ctx.tool("run", {}, fails))
+
+    ended = await attempt(world_of(rollout))
+    if inside == "a tool" and outcome is Outcome.TASK:  # what a tool raises is its answer
+        assert (ended.outcome, ended.calls[0].error) == (Outcome.DONE, "KeyError: 'answer'")
+    else:
+        assert (ended.outcome, ended.reward) == (outcome, reward)
+
+
+async def raises(error):
+    raise error
 
 
 @pytest.mark.parametrize("progress", [float("nan"), None, "half", {"reward": 1.0}])

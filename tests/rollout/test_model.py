@@ -3,10 +3,12 @@
 import asyncio
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from longtail.errors import LimitReached
 from longtail.fakes import END, MemoryJournal, NoTrace, ScriptedEngine, ToyRenderer, VirtualClock
-from longtail.rollout.limit import TimeLimit
+from longtail.rollout.limit import TimeLimit, covered
 from longtail.rollout.model import RecordedModel, derive_seed
 from longtail.rollout.record import Recorder
 from longtail.types import Limits, Message, Sampling
@@ -117,3 +119,11 @@ async def test_a_reply_shrinks_to_what_the_token_limit_leaves():
 def test_seeds_differ_between_members_and_calls_and_stay_equal_between_runs():
     assert len({derive_seed(0, "t", 0, member) for member in range(100)}) == 100
     assert derive_seed(0, "t", 0, 1) == derive_seed(0, "t", 0, 1)
+
+
+SPANS = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)).map(sorted).map(tuple), max_size=8)
+
+
+@given(SPANS)
+def test_a_second_that_several_spans_cover_counts_once(spans):
+    assert covered(spans) == len({second for start, end in spans for second in range(start, end)})

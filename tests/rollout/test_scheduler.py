@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -21,7 +22,7 @@ from longtail.fakes import (
 from longtail.history import Position
 from longtail.rollout.attempt import World
 from longtail.rollout.scheduler import Plan, Scheduler
-from longtail.types import Message, Outcome, Sampling, Task
+from longtail.types import Limits, Message, Outcome, Sampling, SandboxSpec, Task
 
 TASKS = [Task(id=f"t{i}", prompt=(Message(role="user", content=f"task {i}"),)) for i in range(64)]
 
@@ -127,6 +128,38 @@ async def test_members_of_a_group_are_seeded_apart_and_a_retry_samples_the_same_
     assert len({value for values in seeds.values() for value in values}) == len(seeds)
 
 
+@settings(max_examples=40, deadline=None)
+@given(losses=st.lists(st.sampled_from([SandboxLost, KeyError, None]), max_size=8), retries=st.integers(0, 3))
+def test_each_class_of_failure_has_its_own_budget_of_retries(losses, retries):
+    """None is a score. Whatever comes between, TASK is tried again once, INFRASTRUCTURE `retries` times."""
+    ends = iter([*losses, None])
+
+    async def loses(task, ctx):
+        if (error := next(ends)) is not None:
+            raise error("lost")
+        return 1.0
+
+    world = world_of(loses)
+    plan = plan_of(num_steps=0, retries=retries, failure_limit=1.0)
+    budgets = {SandboxLost: retries, KeyError: min(1, retries)}
+    expected = []
+    for loss in [*losses, None]:
+        expected.append(loss)
+        if loss is None or expected.count(loss) > budgets[loss]:
+            break
+
+    async def run():
+        async with world.clock.running(), Scheduler(world, TASKS, plan).start(0) as rollouts:
+            (group,) = await rollouts.once(TASKS[:1], name="eval", sampling=Sampling())
+        return group.trajectories
+
+    (last,) = asyncio.run(run())
+    assert last.attempt == len(expected) - 1
+    assert last.usable == (expected[-1] is None)
+    started = world.journal.of(events.ATTEMPT_STARTED)
+    assert [event.trajectory for event in started] == [f"eval-0.0.{number}" for number in range(len(expected))]
+
+
 async def test_an_infrastructure_failure_never_becomes_a_reward():
     async def lost(task, ctx):
         await ctx.model.chat(task.prompt)
@@ -200,10 +233,15 @@ class Shelf(Sequence):
 async def test_a_place_of_the_data_set_that_holds_no_task_stops_the_run_with_the_reason(make, sentence):
     with pytest.raises(TaskError, match=sentence):
         await run_steps(world_of(), plan_of(), tasks=Shelf(make))
+
+
+async def test_an_evaluation_with_a_place_that_holds_no_task_starts_no_attempt():
     world = world_of()
     async with world.clock.running(), Scheduler(world, TASKS, plan_of()).start(0) as rollouts:
-        with pytest.raises(TaskError, match=sentence):
-            await rollouts.once(Shelf(make), name="eval-test-0", sampling=Sampling())
+        with pytest.raises(TaskError, match=r"task 5 of the data set: expected a longtail\.Task, got one of str"):
+            await rollouts.once(Shelf(lambda place: "task"), name="eval-test-0", sampling=Sampling())
+        await world.clock.sleep(10.0)
+    assert world.journal.events == []
 
 
 async def test_a_group_whose_scores_are_all_none_is_lost_as_not_scored():
@@ -228,24 +266,45 @@ async def test_a_lost_group_is_dropped_with_a_reason_and_replaced():
     assert all(group.index != 1 for groups in steps for group in groups)
 
 
-async def test_a_rollout_that_never_ends_stops_the_run_within_the_stall_limit():
-    async def silent(task, ctx):
+async def test_attempts_that_do_not_even_end_at_their_deadline_stop_the_run():
+    async def never():
         await asyncio.Event().wait()
 
+    async def silent(task, ctx):
+        (await ctx.sandbox(SandboxSpec())).close = never
+        await never()
+
     world = world_of(silent)
-    with pytest.raises(InfrastructureError, match="no attempt ended for 20 s"):
+    with pytest.raises(InfrastructureError, match=r"no attempt ended for 1030 s; groups in flight: \[0, 1, 2, 3\]"):
         await run_steps(world, plan_of(stall_s=20.0))
-    assert world.clock.now() == 20.0
+    assert world.clock.now() == 1030.0
 
 
-async def test_an_attempt_that_never_ends_is_lost_at_its_deadline():
+async def test_a_run_with_nothing_in_flight_stops_at_the_stall_limit():
+    world = world_of()
+    async with world.clock.running(), Scheduler(world, TASKS, plan_of(num_steps=1, stall_s=20.0)).start(0) as rollouts:
+        with pytest.raises(InfrastructureError, match="no attempt ended for 20 s"):
+            await rollouts.take(5)
+
+
+@pytest.mark.parametrize("stall_s", [20.0, 5000.0])
+async def test_an_attempt_that_never_ends_is_lost_at_its_deadline(stall_s):
     async def silent(task, ctx):
         await asyncio.Event().wait()
 
     world = world_of(silent)
     with pytest.raises(InfrastructureError, match="did not end within 1000 s"):
-        await run_steps(world, plan_of(stall_s=5000.0, retries=0))
+        await run_steps(world, plan_of(stall_s=stall_s, retries=0))
     assert world.clock.now() == 1000.0
+
+
+@settings(max_examples=20, deadline=None)
+@given(seconds=st.floats(1.0, 1800.0), stall_s=st.floats(1.0, 2000.0), max_attempts=st.integers(1, 8))
+def test_attempts_within_the_limits_of_their_task_are_never_a_stall(seconds, stall_s, max_attempts):
+    tasks = [replace(task, limits=Limits(seconds=1800.0)) for task in TASKS]
+    world = world_of(delay=lambda request: seconds)
+    plan = plan_of(num_steps=2, stall_s=stall_s, max_attempts=max_attempts)
+    assert len(asyncio.run(run_steps(world, plan, tasks=tasks))) == 2
 
 
 async def test_a_training_step_longer_than_the_stall_limit_is_not_a_stall():
