@@ -20,11 +20,20 @@ if TYPE_CHECKING:
     from longtail.errors import SandboxLost as SandboxLost
     from longtail.errors import UserError as UserError
     from longtail.ports import Ctx as Ctx
+    from longtail.ports import Files as Files
+    from longtail.ports import Model as Model
+    from longtail.ports import Reply as Reply
+    from longtail.ports import Sandbox as Sandbox
+    from longtail.types import Completion as Completion
+    from longtail.types import ExecResult as ExecResult
     from longtail.types import Limits as Limits
     from longtail.types import Message as Message
+    from longtail.types import Sampling as Sampling
+    from longtail.types import SandboxLimits as SandboxLimits
     from longtail.types import SandboxSpec as SandboxSpec
     from longtail.types import Score as Score
     from longtail.types import Task as Task
+    from longtail.types import ToolCall as ToolCall
 
 # Sampler and trainer share cores. OpenMP threads that spin while they wait make both several times slower; torch reads
 # this when it is loaded.
@@ -32,17 +41,26 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 _HOME = {
     "Body": "envs",
+    "Completion": "types",
     "Config": "config",
     "Ctx": "ports",
     "Env": "envs",
+    "ExecResult": "types",
+    "Files": "ports",
     "Limits": "types",
     "LongtailError": "errors",
     "Message": "types",
+    "Model": "ports",
     "PolicyFailure": "errors",
+    "Reply": "ports",
+    "Sampling": "types",
+    "Sandbox": "ports",
+    "SandboxLimits": "types",
     "SandboxLost": "errors",
     "SandboxSpec": "types",
     "Score": "types",
     "Task": "types",
+    "ToolCall": "types",
     "UserError": "errors",
     "env": "envs",
     "load_config": "config",
