@@ -17,12 +17,13 @@ from typer.testing import CliRunner
 
 from longtail.algorithms.losses import PolicyLoss
 from longtail.algorithms.presets import PRESETS, Algorithm
+from longtail.build import SystemClock
 from longtail.cli import app
 from longtail.config import load_config
 from longtail.errors import SandboxLost
 from longtail.fakes import MemoryJournal, MemorySandboxes, NoTrace, ScriptedEngine, ToyRenderer, VirtualClock
 from longtail.rollout.attempt import Assignment, World, run_attempt
-from longtail.types import Outcome, Sampling, SandboxSpec, Task
+from longtail.types import Message, Outcome, Sampling, SandboxSpec, Score, Task
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -39,6 +40,35 @@ def blocks(language: str) -> list[tuple[str, str]]:
 @pytest.mark.parametrize(("where", "code"), blocks("python"), ids=lambda value: value if ":" in value[:60] else "")
 def test_python_blocks_run(where: str, code: str):
     exec(compile(code, where, "exec"), {"__name__": "docs"})
+
+
+ASK = (Message(role="user", content="1+1="),)
+PLAYS = [
+    ("class Guess(Env)", Task(id="t", prompt=ASK, data={"secret": 7}), ["guess 3", "guess 7"], 1.0),
+    ("class Notes(Env)", Task(id="t"), ["read a.txt", "write a.txt\ndone\n", "submit"], {"solved": 1.0}),
+    ("class Notes(Env)", Task(id="t"), ["submit"], {"solved": 0.0}),
+    ("def accuracy(", Task(id="t", prompt=ASK, data={"answer": "2"}), ["2"], 1.0),
+]
+
+
+@pytest.mark.parametrize(("defines", "task", "replies", "score"), PLAYS, ids=[play[0] for play in PLAYS])
+async def test_what_the_docs_define_can_be_played(defines: str, task: Task, replies: list[str], score: Score):
+    (code,) = [code for _, code in blocks("python") if defines in code]
+    names = {"__name__": "docs"}
+    exec(code, names)
+    world = World(
+        rollout=names["rollout"],
+        engine=ScriptedEngine(replies),
+        renderer=ToyRenderer(),
+        sandboxes=MemorySandboxes(),
+        journal=MemoryJournal(),
+        trace=NoTrace(),
+        clock=SystemClock(),
+        attempt_s=600.0,
+    )
+    assignment = Assignment(task=task, group_id="g0", member=0, attempt=0, seed=1, sampling=Sampling())
+    trajectory = await run_attempt(world, assignment)
+    assert (trajectory.outcome, trajectory.score) == (Outcome.DONE, score), trajectory.reason
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
