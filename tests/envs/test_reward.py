@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from longtail.envs import reward
-from longtail.errors import TaskError, UserError
+from longtail.errors import EngineError, TaskError, UserError
 from longtail.types import Completion, Finish, Message, Task
 
 
@@ -111,6 +111,18 @@ async def test_an_exception_is_a_task_error_that_names_it():
     (error,) = await score(bad, "a")
     assert isinstance(error, TaskError)
     assert str(error) == "reward function bad raised KeyError: 'answer'"
+
+
+async def test_an_error_of_longtail_in_a_task_group_keeps_its_class():
+    async def ask_a_judge() -> None:
+        raise EngineError("the judge is down")
+
+    async def judged(completions: list[str]) -> Any:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(ask_a_judge())
+
+    (error,) = await score(judged, "a")
+    assert isinstance(error, EngineError)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), "high"])
