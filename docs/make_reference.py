@@ -97,7 +97,7 @@ def _fields(node: ast.ClassDef, lines: list[str]) -> Iterator[str]:
 
 
 def _comment(node: ast.stmt, lines: list[str]) -> str:
-    """What stands behind a statement on its last line."""
+    """What stands after a statement on its last line."""
     assert node.end_lineno is not None
     assert node.end_col_offset is not None
     return lines[node.end_lineno - 1].encode()[node.end_col_offset :].decode().strip().removeprefix("# ")

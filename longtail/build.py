@@ -42,6 +42,7 @@ from longtail.ports import (
 )
 from longtail.rollout.attempt import World
 from longtail.rollout.scheduler import Plan, Scheduler
+from longtail.sandboxes.probe import enforcement, open_sandboxes
 from longtail.types import Group, Message, Sampling, SandboxSpec, StepResult, Task
 from longtail.weights.files import FileWeights
 from longtail.weights.place import weight_directory
@@ -189,7 +190,8 @@ async def open_run(problem: Problem, watch: Watch) -> AsyncGenerator[Run]:
         stack.push_async_callback(cluster.close)
         engine, trainer = await start_roles(cluster, problem)
         # only now: a model that cannot be loaded must not make this directory refuse the corrected command
-        known = {**manifest(config), "sandbox": sandboxes.level}
+        limits = "; ".join(f"{limit}: {how}" for limit, how in enforcement(sandboxes).items())
+        known = {**manifest(config), "sandbox": sandboxes.level, "sandbox limits": limits}
         await journal.append(events.run_started(manifest=known, config=config.model_dump(mode="json")))
         world = make_world(problem, engine, sandboxes, journal, watch.trace, clock)
         place = stack.enter_context(weight_directory(directory, weight_bytes(config.model.path)))
@@ -312,8 +314,6 @@ def make_plan(config: Config) -> Plan:
 
 def open_sandbox_level(problem: Problem, directory: Path) -> Sandboxes:
     """Raises UserError when a sandbox may be asked for and the level does not work here."""
-    from longtail.sandboxes.probe import open_sandboxes
-
     if not getattr(problem.rollout, "__longtail_sandbox__", True):
         return NoSandboxes()
     sandbox = problem.config.sandbox

@@ -11,7 +11,7 @@ neighbour does not have, and attends to its neighbour's path above it:
     row 1   .............................. | reply 2     segment 1: from "reply 2", context = the start of segment 0
     row 2   ............. | task B | reply 1            segment 2: from "task B", context = a shorter start
 
-Tokens behind the last trained one of a row cannot change the loss and are not computed.
+Tokens after the last trained one of a row cannot change the loss and are not computed.
 
 Shapes: P groups, G attempts, D samples, T tokens of a row, N packed tokens, M trained tokens of a micro-batch.
 """
@@ -110,7 +110,7 @@ def _row(trajectory: Trajectory, path: Sequence[ModelCall], trained: Mapping[int
         logprobs += [0.0] * prompt + list(whole)
         advantages += [0.0] * prompt + [trained.get(call.index, 0.0)] * len(reply.ids)
         versions += [-1] * prompt + list(reply.versions)
-    assert not mask[0], "a sampled token must stand behind a prompt"
+    assert not mask[0], "a sampled token must stand after a prompt"
     return Sample(
         group_id=trajectory.group_id,
         trajectory_id=trajectory.id,

@@ -63,7 +63,7 @@ class ToyRenderer:
 
 
 class ScriptedEngine:
-    """Says what a script says. `delay(request)` is how long it takes, behind `queue(request)`, in seconds of `clock`;
+    """Says what a script says. `delay(request)` is how long it takes, after `queue(request)`, in seconds of `clock`;
     it may raise instead. A reply that takes longer than the request allows ends where it is by then.
 
     The script is a list of replies by number of the call in its conversation, or a function of the request.

@@ -78,7 +78,7 @@ class Renderer(Protocol):
         ...
 
     def more(self, messages: Sequence[Message], *, ended: bool) -> tuple[int, ...]:
-        """Ids to put behind a sampled reply: the rest of the assistant's turn (all of its end if not `ended`),
+        """Ids to put after a sampled reply: the rest of the assistant's turn (all of its end if not `ended`),
         the messages, and the opening of the next assistant turn."""
         ...
 
@@ -249,11 +249,11 @@ class Ctx(Protocol):
 
     async def tool(self, name: str, arguments: Mapping[str, Json], run: Callable[[], Awaitable[str]]) -> ToolCall:
         """Run one tool call and record it, with what it raised as its error. An outage (ConnectionError, TimeoutError)
-        and a LongtailError, the time limit for one, are raised again behind that."""
+        and a LongtailError, the time limit for one, are raised again after that."""
         ...
 
     def progress(self, reward: float) -> None:
-        """Say, while a tool runs, what the attempt would be rewarded with if it ended behind this call."""
+        """Say, while a tool runs, what the attempt would be rewarded with if it ended after this call."""
         ...
 
     async def event(self, kind: str, **data: Json) -> None:

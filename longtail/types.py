@@ -87,7 +87,7 @@ class GenerateRequest:
     ids: tuple[int, ...]  # (T,) the whole prompt
     sampling: Sampling
     seed: int  # the sampled tokens are a function of (weights, ids, sampling, seed) alone
-    seconds: float = math.inf  # of running, behind the queue: then the reply ends as it is, cancelled
+    seconds: float = math.inf  # of running, after the queue: then the reply ends as it is, cancelled
 
 
 class Finish(StrEnum):

@@ -4,27 +4,34 @@
 
 Files of the package may be named without its folder. Everything said is short: a small model pays for each token.
 
-Grade: the agent's sandbox is closed first. Its package files (nothing else of its workspace) go into a fresh sandbox,
-where each call of the pristine tests and of the hidden ones is evaluated; the values come back and are compared here,
-in the driver. What hidden tests expect never enters a sandbox. So whatever code under test prints, patches or repeats:
-it passes only with values that it cannot have read.
+Grade: the agent's package files (nothing else of its workspace) go into a fresh sandbox, where each call of the
+pristine tests and of the hidden ones is evaluated; the values come back and are compared here, in the driver. What
+hidden tests expect never enters a sandbox, and what they call never the agent's. So whatever code under test prints,
+patches, plants or repeats: it passes only with values that it cannot have read. score() closes the agent's sandbox
+first.
+
+A sandbox that is lost while it grades, or runs out of time or memory, may be the host's doing: the code is graded once
+more in another, and only what broke both is the policy's failure. Such a verdict is not kept for its siblings.
 
 Score: {"reward", "solved", "fixed", "steps", "format"}; "reward" is the weighted sum of the others and what is trained.
 """
 
 from __future__ import annotations
 
+import asyncio
+import os
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from longtail.envs import Body, Env, tool
 from longtail.envs.text import decode
 from longtail.errors import PolicyFailure, SandboxLost, UserError
 from longtail.ports import Ctx, Sandbox
-from longtail.types import ExecResult, Message, SandboxLimits, SandboxSpec, Score, Task
+from longtail.types import Message, SandboxLimits, SandboxSpec, Score, Task
 from longtail_repair import runner
 from longtail_repair.grade import Checks, checks_in, grade, request
 
@@ -33,6 +40,7 @@ _LIMITS = SandboxLimits(memory_mb=256, processes=16, workspace_mb=8, output_kb=1
 _VALUES = ("python", "run_tests.py", "--values")  # evaluates the calls of the tests: grade.py
 _MAX_HITS = 5  # lines shown by search
 _HIDDEN = "hidden "  # before the name of a test that the agent never sees
+_TRIES = 2  # sandboxes in which code may break before it is to blame
 
 T = TypeVar("T")
 Passed = Mapping[str, bool]  # "tests/test_x.py::test_y" -> passed
@@ -40,27 +48,48 @@ _MAX_GRADES = 4096
 
 
 class _Grades:
-    """Of packages that were graded before: the same code gets the same grade, and siblings often write alike."""
+    """What was graded before: the same code gets the same grade, and siblings often write alike, at the same time."""
 
     def __init__(self) -> None:
-        self._passed: OrderedDict[Any, Passed] = OrderedDict()
+        self._passed: OrderedDict[bytes, Passed] = OrderedDict()
+        self._running: dict[bytes, asyncio.Event] = {}  # set when a run has ended, with a verdict or without
 
-    async def get(self, task: Task, files: Mapping[str, bytes], run: Callable[[], Awaitable[Passed]]) -> Passed:
-        key = (task.id, tuple(sorted(files.items())))
-        if key not in self._passed:
-            self._passed[key] = await run()
+    async def get(
+        self, key: bytes, run: Callable[[], Awaitable[Passed | None]], *, lead: bool = False
+    ) -> Passed | None:
+        """`run` answers None where it came to no verdict; it is asked again the next time.
+
+        With `lead`, others who ask meanwhile wait for it. Only for who holds a sandbox, and so is sure to get another
+        one: whoever waits may hold the last one.
+        """
+        if key in self._running:
+            await self._running[key].wait()
+        if key in self._passed:
+            return self._passed[key]
+        ended = asyncio.Event()
+        if lead:
+            self._running[key] = ended
+        try:
+            passed = await run()
+        finally:
+            ended.set()
+            if self._running.get(key) is ended:
+                del self._running[key]
+        if passed is not None:
+            self._passed[key] = passed
             if len(self._passed) > _MAX_GRADES:
                 self._passed.popitem(last=False)
-        return self._passed[key]
+        return passed
 
 
-_grades, _previews = _Grades(), _Grades()  # from a fresh sandbox, from an agent's own: never one for the other
+_grades = _Grades()
+_previews = _Grades()  # of code whose agent still lives: they say how far it is, and never become a grade
 
 
 class RepairEnv(Env):
     """`show_failing` starts with the failing tests in the prompt; `explain` tells a model that was not trained on this
-    environment about its commands. `progress` grades the package behind each edit, for credit by turn. The rest are the
-    weights of the reward's parts."""
+    environment about its commands. `progress` grades the package after each edit as score() would, for credit by turn.
+    The rest are the weights of the reward's parts."""
 
     max_observation = 1200
 
@@ -76,9 +105,13 @@ class RepairEnv(Env):
         format: float = 0.0,  # noqa: A002 - the name of the part
     ) -> None:
         self._show_failing, self._explain, self._progress = show_failing, explain, progress
+        flags = {"show_failing": show_failing, "explain": explain, "progress": progress}
+        for name, flag in flags.items():
+            if not isinstance(flag, bool):  # a recipe can say anything, and the text "False" would count as true
+                raise UserError(f"the flag '{name}' of RepairEnv must be true or false, got {flag!r}")
         self._weights = {"solved": solved, "fixed": fixed, "steps": steps, "format": format}
         for name, weight in self._weights.items():
-            if isinstance(weight, bool) or not isinstance(weight, int | float):  # a recipe can say anything
+            if isinstance(weight, bool) or not isinstance(weight, int | float):
                 raise UserError(f"the weight '{name}' of RepairEnv must be a number, got {weight!r}")
 
     async def setup(self, task: Task, ctx: Ctx) -> Sequence[Message]:
@@ -137,17 +170,14 @@ class RepairEnv(Env):
         return text or (decode(result.stderr).strip().splitlines() or ["the tests said nothing"])[-1]
 
     async def _say_progress(self) -> None:
-        """Grade the package where the agent works, as long as the runner there is ours. What counts is score()."""
+        """What score() would say if the episode ended here. The agent's own sandbox is not asked: code that ran there
+        may have planted modules that the runner would import, and could keep what hidden tests call."""
         try:
-            files = (await self._ask(self._box.snapshot())).files
+            left = await self._ask(self._box.snapshot())
         except OSError:
             return
-        if files.get("run_tests.py") == RUNNER:
-            passed = await _previews.get(self._task, package_files(files, self._package), self._preview)
-            self._ctx.progress(self._scored(passed)["reward"])
-
-    async def _preview(self) -> Passed:
-        return self._passed(await self._ask(self._box.exec(_VALUES, stdin=self._calls)))
+        passed = await self._grade(package_files(left.files, self._package), preview=True)
+        self._ctx.progress(self._scored(passed)["reward"])
 
     async def _ask(self, answer: Awaitable[T]) -> T:
         """From the agent's sandbox. Raises PolicyFailure where code in it broke it."""
@@ -183,6 +213,11 @@ class RepairEnv(Env):
     def _calls(self) -> bytes:
         return request(self._checks)
 
+    @cached_property
+    def _asked(self) -> bytes:
+        """What a grade depends on beside the files."""
+        return f"{self._task.id} {self._checks!r}".encode()
+
     async def score(self) -> Score:
         try:
             files = None if self._broken else await self._left()
@@ -211,27 +246,30 @@ class RepairEnv(Env):
         await self._box.close()
         return package_files(left.files, self._package)
 
-    async def _grade(self, files: Mapping[str, bytes] | None) -> Passed:
-        if files is None:
-            return self._passed(None)
+    async def _grade(self, files: Mapping[str, bytes] | None, *, preview: bool = False) -> Passed:
+        """`files` None: there is nothing to grade. `preview`: the agent, who holds a sandbox, is still at work."""
         if files == package_files(workspace(self._task).files, self._package):
             failed = self._task.data["failed"]
             return {name: name in self._visible and name not in failed for name in self._checks}
-        return await _grades.get(self._task, files, lambda: self._run_checks(files))
+        passed = None
+        if files is not None:
+            known = _previews if preview else _grades
+            passed = await known.get(_digest(self._asked, files), lambda: self._run_checks(files), lead=preview)
+        return dict.fromkeys(self._checks, False) if passed is None else passed
 
-    async def _run_checks(self, files: Mapping[str, bytes]) -> Passed:
-        box = await self._ctx.sandbox(SandboxSpec(files={**files, "run_tests.py": RUNNER}, limits=_LIMITS))
-        try:
-            return self._passed(await box.exec(_VALUES, stdin=self._calls))
-        except SandboxLost:
-            await self._must_be_the_code(box)
-            return self._passed(None)
-        finally:
-            await box.close()
-
-    def _passed(self, result: ExecResult | None) -> Passed:
-        """None: there is nothing to grade, or it broke its sandbox."""
-        return grade(self._checks, b"" if result is None else result.stdout)
+    async def _run_checks(self, files: Mapping[str, bytes]) -> Passed | None:
+        """In a fresh sandbox. None: none of them came to an end."""
+        for _ in range(_TRIES):
+            box = await self._ctx.sandbox(SandboxSpec(files={**files, "run_tests.py": RUNNER}, limits=_LIMITS))
+            try:
+                result = await box.exec(_VALUES, stdin=self._calls)
+                if not (result.timed_out or result.oom_killed):
+                    return grade(self._checks, result.stdout)
+            except SandboxLost:
+                await self._must_be_the_code(box)
+            finally:
+                await box.close()
+        return None
 
     async def _hits(self, paths: Sequence[str], text: str) -> list[str]:
         files = {path: await self._lines(path) or [] for path in paths}
@@ -266,6 +304,14 @@ def workspace(task: Task) -> SandboxSpec:
 def package_files(files: Mapping[str, bytes], package: str) -> dict[str, bytes]:
     """The part of a workspace that is graded: the package's own modules."""
     return {path: data for path, data in files.items() if path.startswith(f"{package}/") and path.endswith(".py")}
+
+
+def _digest(asked: bytes, files: Mapping[str, bytes]) -> bytes:
+    found = sha256()
+    for part in (asked, *(part for path, data in sorted(files.items()) for part in (os.fsencode(path), data))):
+        found.update(b"%d:" % len(part))
+        found.update(part)
+    return found.digest()
 
 
 def _numbered(lines: Sequence[str], first: int) -> str:

@@ -7,8 +7,9 @@ What a task holds (Task.data, which stays in the driver):
 
     files      what the agent's sandbox starts with: the package with its bugs, the tests, the README
     package    its name                       level      1..5
-    hidden     test files that grade beside those in `files` and that no sandbox ever holds: calls like theirs, other
-               arguments. Repeating the values that the visible tests ask for is no repair.
+    hidden     test files that grade beside those in `files`: calls like theirs, other arguments, so that repeating
+               the values that the visible tests ask for is no repair. No sandbox ever holds these files, and the
+               agent's not even the calls: those alone are sent to the fresh sandbox that grades.
     failing    what run_tests.py says at the start; failed: the tests that fail, as path::name
     truth      {path: original source} of the package; bugs: [{path, function, operator, source, original}]
 """

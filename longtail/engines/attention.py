@@ -35,7 +35,7 @@ class Attention(Protocol):
 
 
 def attention_for(pool: PagePool, chunks: Sequence[Chunk], head_dim: int) -> Attention:
-    """Attention for chunks that stand one behind the other in the flat tokens."""
+    """Attention for chunks that stand one after the other in the flat tokens."""
     code = native() if pool.storage_PF.device.type == "cpu" and head_dim % 16 == 0 else None
     return NativeAttention(code, pool, chunks) if code else TorchAttention(pool, chunks)
 

@@ -1,6 +1,6 @@
 """Keys and values in pages of PAGE tokens, shared between sequences and with the prefix cache by counting references.
 
-A page is written only by the sequence that took it, and only behind the tokens that others may already read.
+A page is written only by the sequence that took it, and only after the tokens that others may already read.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class PrefixCache:
         self._limit = limit
         self._pool = pool
         self._root = _Node((), -1, None)
-        self._order: OrderedDict[_Node, None] = OrderedDict()  # a node stands behind its children: the first is a leaf
+        self._order: OrderedDict[_Node, None] = OrderedDict()  # a node stands after its children: the first is a leaf
 
     @property
     def enabled(self) -> bool:

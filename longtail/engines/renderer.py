@@ -74,7 +74,7 @@ class HFRenderer:
         return self._tokenizer.decode(list(ids), skip_special_tokens=False)
 
     def _behind_reply(self, roles: tuple[str, ...]) -> str:
-        """What the template writes behind an assistant's content when messages of these roles follow."""
+        """What the template writes after an assistant's content when messages of these roles follow."""
         rendered = self._render(("user", "assistant", *roles), open_turn=bool(roles))
         return rendered.partition(_mark(1))[2]
 

@@ -72,7 +72,7 @@ class Worker:
         return ended
 
     def _sample(self, sequences: list[Running], hidden_MW: Tensor) -> list[Ended]:
-        logits_MV = self._forward.logits(hidden_MW)[: len(sequences)]  # rows behind are padding
+        logits_MV = self._forward.logits(hidden_MW)[: len(sequences)]  # rows after them are padding
         samplings = [sequence.request.sampling for sequence in sequences]
         uniform_M = uniforms(
             [sequence.request.seed for sequence in sequences], [len(sequence.versions) for sequence in sequences]

@@ -49,7 +49,7 @@ class Standing:
     step: int = 0
     checkpoint: str = ""  # relative to the run directory; "" at step 0
     past: History = field(default_factory=History)  # rolled back to `step`
-    rolled_back: tuple[int, ...] = ()  # committed steps without a checkpoint behind them: done again
+    rolled_back: tuple[int, ...] = ()  # committed steps without a checkpoint after them: done again
 
 
 def standing(directory: Path) -> Standing:

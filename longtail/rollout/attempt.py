@@ -36,7 +36,7 @@ from longtail.types import (
 
 # what ctx.progress() says within one tool call; calls may overlap
 _said: ContextVar[list[float]] = ContextVar("said")
-SCORING_S = 60.0  # what an attempt always has, behind the time limit of its task, to be scored and closed
+SCORING_S = 60.0  # what an attempt always has, after the time limit of its task, to be scored and closed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,7 +45,7 @@ class TimeLimit:
 
     @contextmanager
     def waiting(self) -> Generator[Wait]:
-        """Nothing counts until the body ends; then what came behind the wait's end, if the body has set one, does."""
+        """Nothing counts until the body ends; then what came after the wait's end, if the body has set one, does."""
         wait = Wait(self._clock.now())
         self._waits.append(wait)
         self._counts.clear()

@@ -29,7 +29,7 @@ from longtail.rollout.attempt import Assignment, World, deadline_s, run_attempt
 from longtail.rollout.model import derive_seed
 from longtail.types import Group, Outcome, PolicyVersion, Sampling, Task, Trajectory
 
-CLOSING_S = 30.0  # what an attempt has behind its deadline to give back its sandboxes, before the run counts as stalled
+CLOSING_S = 30.0  # what an attempt has after its deadline to give back its sandboxes, before the run counts as stalled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

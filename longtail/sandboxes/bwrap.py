@@ -26,7 +26,7 @@ from longtail.sandboxes import launcher, layers, seccomp
 from longtail.sandboxes.cgroups import Cgroup, Cgroups
 from longtail.sandboxes.inside import wire
 from longtail.sandboxes.launcher import Launcher
-from longtail.sandboxes.places import Places
+from longtail.sandboxes.places import Holder, Places
 from longtail.types import ExecResult, SandboxLimits, SandboxSpec
 
 _START_S = 20.0
@@ -46,7 +46,8 @@ class _Seat:
 
 
 class BwrapSandboxes:
-    """Makes sandboxes. `max_live` may be open at the same time; create() waits for a free place."""
+    """Makes sandboxes. `max_live` may be open at the same time, and a few more that are second ones of the task that
+    asks; create() waits for a free place."""
 
     level = "bwrap"
 
@@ -57,10 +58,10 @@ class BwrapSandboxes:
             raise UserError(f"sandbox level 'bwrap' cannot be used: {error}") from None
         self._directory = layers.DriverDirectory(workdir)
         path = self._directory.path
-        launcher.write_code(path / "code")
         self._layers = layers.Layers(path / "lower", None if os.getuid() else launcher.SANDBOX_UID)
         self._cgroups = Cgroups(path.name)
         self._directory.note(self._cgroups.parents)
+        launcher.write_code(path / "code", seccomp.compile_filter(unowned_memory=not self._cgroups.reason))
         self.launcher = Launcher(path / "code", path / "lower", path / "launcher.log")
         self._max_live = max_live
         self._places = Places(max_live)
@@ -89,13 +90,13 @@ class BwrapSandboxes:
             raise host_error(error) from error
 
     async def _create(self, spec: SandboxSpec) -> BwrapSandbox:
-        await self._places.take()
+        holder = await self._places.take()
         try:
             lower = await self._hold_layer(spec.files)
         except BaseException:
-            self._places.give()
+            self._places.give(holder)
             raise
-        sandbox = BwrapSandbox(self, spec, lower)
+        sandbox = BwrapSandbox(self, spec, lower, holder)
         self._live.add(sandbox)
         try:
             await sandbox.start(await self._take_seat(spec.limits))
@@ -130,7 +131,7 @@ class BwrapSandboxes:
     def give_back(self, sandbox: BwrapSandbox) -> None:
         """Take what a dead sandbox held. Called once by each."""
         self._live.discard(sandbox)
-        self._places.give()
+        self._places.give(sandbox.holder)
         self._delete(self._layers.release(sandbox.lower))
         if sandbox.seat is not None and sandbox.seat_usable:
             self._seats.append(sandbox.seat)
@@ -167,8 +168,9 @@ class BwrapSandboxes:
 class BwrapSandbox:
     """One sandbox. After SandboxLost only close() is of use."""
 
-    def __init__(self, owner: BwrapSandboxes, spec: SandboxSpec, lower: str) -> None:
+    def __init__(self, owner: BwrapSandboxes, spec: SandboxSpec, lower: str, holder: Holder) -> None:
         self._owner = owner
+        self.holder = holder
         self._limits = spec.limits
         self._lower_bytes = sum(map(len, spec.files.values()))
         self.lower = lower

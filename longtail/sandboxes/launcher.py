@@ -18,7 +18,6 @@ from typing import Any
 
 from longtail.errors import SandboxLost
 from longtail.sandboxes.inside import wire
-from longtail.sandboxes.seccomp import compile_filter
 
 SANDBOX_UID = 65_521  # of a root driver's sandboxes; in the range that no distribution gives to anyone
 _START_S = 20.0
@@ -45,7 +44,7 @@ def find_bwrap() -> Path:
         return Path(found).resolve()
 
 
-def write_code(directory: Path) -> None:
+def write_code(directory: Path, seccomp_filter: bytes) -> None:
     """What the launcher and the agents run: compiled modules, the seccomp filter, and the program of pid 1."""
     package = directory / "_longtail"
     package.mkdir(parents=True)
@@ -54,7 +53,7 @@ def write_code(directory: Path) -> None:
         shown = f"/opt/longtail/_longtail/{compiled.name}"
         py_compile.compile(str(source), str(compiled), dfile=shown, doraise=True)
         compiled.chmod(0o644)
-    (directory / "filter").write_bytes(compile_filter())
+    (directory / "filter").write_bytes(seccomp_filter)
     (directory / "filter").chmod(0o644)
     shutil.copyfile("/bin/cat", directory / "cat")
     (directory / "cat").chmod(0o111)  # a process whose file cannot be read cannot be traced or written to
@@ -88,7 +87,9 @@ def _describe(code: Path, layers: Path) -> dict[str, Any]:
         "binds": binds,
         "mounts": mounts,
         "hidden": [
-            str(Path(inside) / path.relative_to(prefix) if path.is_relative_to(prefix) else path) for path in hidden
+            str(Path(inside) / path.relative_to(prefix) if path.is_relative_to(prefix) else path)
+            for path in hidden
+            if path.is_relative_to(prefix) or not path.is_relative_to("/opt")  # which is not the host's in there
         ],
         "python": f"{inside}/{interpreter}",
         "env": env,

@@ -34,6 +34,10 @@ class LocalSandboxes:
         workdir.mkdir(parents=True, exist_ok=True)
         self._root = Path(tempfile.mkdtemp(prefix="local-", dir=workdir.resolve()))
 
+    @staticmethod
+    def enforcement() -> dict[str, str]:
+        return {"everything": "not enforced: plain processes of this user, for tests"}
+
     async def create(self, spec: SandboxSpec) -> LocalSandbox:
         layers.digest(spec.files)  # refuses bad paths
         try:

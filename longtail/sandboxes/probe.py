@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import platform
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,7 @@ from longtail.errors import LongtailError, UserError
 from longtail.ports import Sandboxes
 from longtail.sandboxes.bwrap import BwrapSandboxes
 from longtail.sandboxes.local import LocalSandboxes
+from longtail.sandboxes.seccomp import compile_filter
 from longtail.types import SandboxSpec
 
 _FILES = {"lower.txt": b"lower"}
@@ -40,8 +42,7 @@ def probe() -> list[LevelReport]:
     """One report for each level, the strongest first. Takes about a second; works inside a running event loop too."""
     with ThreadPoolExecutor(1) as pool:
         bwrap = pool.submit(lambda: asyncio.run(_try_bwrap())).result()
-    nothing = {"everything": "not enforced: plain processes of this user, for tests"}
-    return [bwrap, LevelReport(level="none", works=True, enforcement=nothing)]
+    return [bwrap, LevelReport(level="none", works=True, enforcement=LocalSandboxes.enforcement())]
 
 
 async def _try_bwrap() -> LevelReport:
@@ -67,6 +68,12 @@ async def _try_bwrap() -> LevelReport:
     return LevelReport(level="bwrap", works=True, enforcement=sandboxes.enforcement())
 
 
+def enforcement(sandboxes: Sandboxes) -> dict[str, str]:
+    """Limit -> how it is held on this machine, for the record of a run; {} for sandboxes that do not say."""
+    told: Callable[[], dict[str, str]] | None = getattr(sandboxes, "enforcement", None)
+    return told() if told else {}
+
+
 def _failed(level: str, error: Exception) -> LevelReport:
     reason = " ".join(str(error).split())
     fix = next((fix for sign, fix in _FIXES.items() if sign in reason), "see the reason")
@@ -74,12 +81,18 @@ def _failed(level: str, error: Exception) -> LevelReport:
 
 
 def open_sandboxes(level: Literal["auto", "bwrap", "none"], workdir: Path, max_live: int) -> Sandboxes:
-    """Sandboxes of the level, or of the strongest that works for "auto", which is never "none".
+    """Sandboxes of the level, or of the strongest that works for "auto", which is never "none", nor "bwrap" where it
+    would let every system call through.
 
     Fails closed: raises UserError when the level does not work here.
     """
     if level == "none":
         return LocalSandboxes(workdir)
+    if level == "auto" and not compile_filter():
+        raise UserError(
+            "no sandbox level is strong enough here to be chosen by itself (bwrap: its filter of system calls is not "
+            f"written for {platform.machine()}); to do without the filter, say sandbox.level = 'bwrap'"
+        )
     report = probe()[0]
     if not report.works:
         raise UserError(f"no sandbox level works here (bwrap: {report.reason}); to have one, {report.fix}")

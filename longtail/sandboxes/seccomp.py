@@ -2,6 +2,7 @@
 
 It refuses what code in a sandbox never needs and what has opened kernels before: mounts, namespaces, tracing, keys,
 bpf, io_uring, userfaultfd, perf, modules, limits of another process, and sockets other than unix and internet ones.
+Where no cgroup counts it, it also refuses memory that belongs to no process.
 """
 
 from __future__ import annotations
@@ -62,6 +63,14 @@ _REFUSED = {
     "fspick": (433, 433),
     "mount_setattr": (442, 442),
 }
+_UNOWNED = {  # what lives on while no process has it mapped: no limit of a process holds it, and no sampling sees it
+    "memfd_create": (319, 279),
+    "memfd_secret": (447, 447),
+    "shmget": (29, 194),
+    "shmat": (30, 196),
+    "semget": (64, 190),
+    "msgget": (68, 186),
+}
 _CLONE, _CLONE3, _SOCKET, _IOCTL, _PRLIMIT = (56, 220), (435, 435), (41, 198), (16, 29), (302, 261)
 
 _LOAD, _JUMP_EQUAL, _JUMP_AT_LEAST, _JUMP_ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
@@ -69,7 +78,7 @@ _NUMBER, _ARCHITECTURE = 0, 4  # offsets in struct seccomp_data
 _ALLOW, _KILL, _ERROR = 0x7FFF_0000, 0x8000_0000, 0x0005_0000
 
 
-def compile_filter(machine: str = "") -> bytes:
+def compile_filter(machine: str = "", *, unowned_memory: bool = True) -> bytes:
     """The filter's code; empty for a machine it is not written for."""
     machine = machine or platform.machine()
     if machine not in _ARCHITECTURES:
@@ -83,7 +92,7 @@ def compile_filter(machine: str = "") -> bytes:
         *(_when(_JUMP_AT_LEAST, _X32, errno.EPERM) if machine == "x86_64" else ()),
         *_when(_JUMP_EQUAL, _CLONE3[column], errno.ENOSYS),  # its flags cannot be read here: libc falls back to clone
     ]
-    for numbers in _REFUSED.values():
+    for numbers in (*_REFUSED.values(), *(() if unowned_memory else _UNOWNED.values())):
         if numbers[column] >= 0:
             code += _when(_JUMP_EQUAL, numbers[column], errno.EPERM)
     families = [_op(_JUMP_EQUAL, family, len(_FAMILIES) - at, 0) for at, family in enumerate(_FAMILIES)]

@@ -18,7 +18,7 @@ from longtail.errors import UserError
 START, END, PAD = "<|im_start|>", "<|im_end|>", "<|endoftext|>"
 ROLES = ("system", "user", "assistant", "tool")
 
-# Newlines and the indentation behind them; a word with its space; one digit; signs with their space; other blanks.
+# Newlines and the indentation after them; a word with its space; one digit; signs with their space; other blanks.
 PIECES = r"\n+ *| ?[^\W\d]+|\d| ?[^\s\w]+| +|\s"
 
 # ChatML, with nothing between the end of a turn and the opening of the next.

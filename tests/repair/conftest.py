@@ -1,4 +1,4 @@
-"""The stage as a fixture."""
+"""The stage as a fixture, and no grades from another test."""
 
 from __future__ import annotations
 
@@ -11,6 +11,13 @@ import pytest
 from repair_stage import Stage
 
 from longtail.types import Task
+from longtail_repair import env as environment
+
+
+@pytest.fixture(autouse=True)
+def _nothing_graded_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    for cache in ("_grades", "_previews"):
+        monkeypatch.setattr(environment, cache, environment._Grades())
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ class ProcessBox:
 
     def __init__(self, spec: SandboxSpec, root: Path) -> None:
         self.spec, self.root, self.closed, self.runs = spec, root, False, []
+        self.inputs: list[bytes] = []
         for path, data in spec.files.items():
             (root / path).parent.mkdir(parents=True, exist_ok=True)
             (root / path).write_bytes(data)
@@ -36,9 +37,11 @@ class ProcessBox:
     async def exec(self, argv: Sequence[str], *, stdin: bytes = b"", **_: Any) -> ExecResult:
         assert not self.closed
         self.runs.append(list(argv))
+        self.inputs.append(stdin)
         command = [sys.executable, *argv[1:]]
         done = await asyncio.to_thread(subprocess.run, command, cwd=self.root, input=stdin, capture_output=True)
-        return ExecResult(exit_code=done.returncode, stdout=done.stdout, stderr=done.stderr)
+        kept = self.spec.limits.output_kb << 10
+        return ExecResult(exit_code=done.returncode, stdout=done.stdout[:kept], stderr=done.stderr[:kept])
 
     async def snapshot(self) -> SandboxSpec:
         return SandboxSpec(files={path: await self.read(path) for path in await self.list()}, limits=self.spec.limits)
@@ -55,6 +58,8 @@ class Reply:
 
 class Stage:
     """A ctx whose policy says a script."""
+
+    box: Callable[..., ProcessBox] = ProcessBox
 
     def __init__(self, task: Task, script: Sequence[str], root: Path) -> None:
         self.task, self.model, self.seed = task, self, 0
@@ -75,10 +80,10 @@ class Stage:
         return Reply(self._script.pop(0))
 
     async def sandbox(self, spec: SandboxSpec) -> Any:
-        assert all(box.closed for box in self.boxes)
+        assert sum(not box.closed for box in self.boxes) <= 1, "an episode may hold one more than its own"
         root = self._root / str(len(self.boxes))
         root.mkdir()
-        self.boxes.append(ProcessBox(spec, root))
+        self.boxes.append(self.box(spec, root))
         return self.boxes[-1]
 
     async def tool(self, name: str, arguments: Mapping[str, Any], run: Callable[[], Awaitable[str]]) -> ToolCall:

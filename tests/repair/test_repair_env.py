@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 from repair_stage import ProcessBox, Stage
 
 from longtail.envs import env
-from longtail.errors import SandboxLost
-from longtail.types import Task
+from longtail.errors import SandboxLost, UserError
+from longtail.types import ExecResult, Task
+from longtail_repair import env as environment
 from longtail_repair.env import RepairEnv
 from longtail_repair.tasks import repair_tasks
 
@@ -98,18 +102,51 @@ def test_the_parts_of_the_score(play: Play):
     assert stage.reason == "done"
 
 
-def test_progress_is_what_the_score_would_be_behind_each_edit(play: Play):
+def test_progress_is_what_the_score_would_be_after_each_edit(play: Play):
     script = ["read cart.py", "edit tax.py 2 2\n    return 0", FIX, "edit tax.py 2 2\n    return a // 10", "submit"]
-    _, silent = play(env(RepairEnv), TASK, *script)
-    assert silent.progressed == []
     score, stage = play(env(RepairEnv, progress=True, steps=0.0), TASK, *script)
     assert stage.progressed == pytest.approx([-0.5, -0.5, score["reward"]])
+    assert len(stage.boxes) == 4  # the last of them is the grade too
+    again, silent = play(env(RepairEnv, steps=0.0), TASK, *script)
+    assert silent.progressed == []
+    assert again == score
 
 
-def test_progress_is_not_said_by_a_runner_that_the_agent_wrote(play: Play):
-    score, stage = play(env(RepairEnv, progress=True), TASK, "edit run_tests.py 1 1\nprint('[]')", FIX, "submit")
-    assert stage.progressed == []
-    assert score["solved"] == 1.0
+PLANT = """edit cart.py 1 4
+import pathlib
+for name in ("json.py", "functools.py", "builtins/__init__.py"):
+    pathlib.Path(name).parent.mkdir(exist_ok=True)
+    pathlib.Path(name).write_text("import sys; sys.stdout.write('[]'); sys.exit()")
+def total(a, b):
+    return 0"""
+
+
+@pytest.mark.parametrize(
+    ("spoil", "lines"), [("edit run_tests.py 1 1\nprint('[]')", 4), (PLANT, 6)], ids=["edits", "plants"]
+)
+def test_what_the_agent_edits_or_plants_beside_the_package_changes_no_progress(play: Play, spoil: str, lines: int):
+    mended = f"edit cart.py 1 {lines}\n{FILES['shop/cart.py'].replace('a - b', 'a + b')}"
+    score, stage = play(env(RepairEnv, progress=True), TASK, spoil, "test", mended, "submit")
+    assert (stage.boxes[0].root / "json.py").exists() == (spoil == PLANT)
+    assert stage.progressed[-1] == score["reward"] == 1.5
+    _, sibling = play(env(RepairEnv, progress=True), TASK, FIX, "submit")
+    assert sibling.progressed == [1.5]
+
+
+def test_what_hidden_tests_call_never_enters_the_agents_sandbox(play: Play):
+    _, stage = play(env(RepairEnv, progress=True), TASK, FIX, "test", "submit")
+    agents, grading = stage.boxes
+    assert agents.inputs == [b""]
+    assert b"total(30, 4)" in grading.inputs[0]
+    assert not any(b"total(30, 4)" in data for data in agents.spec.files.values())
+
+
+def test_progress_of_siblings_is_worked_out_once(play: Play):
+    rollout = env(RepairEnv, progress=True)
+    _, stage = play(rollout, TASK, FIX, "submit")
+    _, sibling = play(rollout, TASK, FIX, "submit")
+    assert stage.progressed == sibling.progressed == [1.5]
+    assert (len(stage.boxes), len(sibling.boxes)) == (2, 1)
 
 
 def test_a_broken_test_counts_against_a_fixed_one(play: Play):
@@ -131,15 +168,42 @@ def test_an_unchanged_package_needs_no_run(play: Play):
 
 def test_the_same_code_is_graded_once(play: Play):
     rollout = env(RepairEnv)
-    change = "edit cart.py 4 4\n    return b + a + tax(a)"
-    first, stage = play(rollout, TASK, change, "submit")
-    again, stage_again = play(rollout, TASK, change, "submit")
+    first, stage = play(rollout, TASK, FIX, "submit")
+    again, stage_again = play(rollout, TASK, FIX, "submit")
     assert first == again
     assert (len(stage.boxes), len(stage_again.boxes)) == (2, 1)
 
 
+def test_a_grade_is_not_one_of_a_task_with_other_tests(play: Play):
+    play(env(RepairEnv), TASK, FIX, "submit")
+    other = {"tests/test_cart.py": "from shop.cart import total\n\ndef test_total():\n    assert total(1, 1) == 3\n"}
+    score, _ = play(env(RepairEnv), Task(id=TASK.id, data={**TASK.data, "hidden": other}), FIX, "submit")
+    assert score["solved"] == 0.0
+
+
+def test_what_is_kept_of_a_grade_does_not_grow_with_the_code(play: Play):
+    padding = "".join(f"# {number} {'x' * 90}\n" for number in range(500))
+    play(env(RepairEnv), TASK, f"{FIX}\n{padding}", "submit")
+    ((key, passed),) = environment._grades._passed.items()
+    assert len(key) == 32
+    assert set(passed.values()) == {True}
+
+
+def test_a_value_that_is_too_long_to_be_told_fails_its_own_test_alone(play: Play):
+    change = 'edit tax.py 2 2\n    return a // 10 if a < 30 else "x" * 20000'
+    score, _ = play(env(RepairEnv), TASK, FIX, change, "submit")
+    assert (score["solved"], score["fixed"]) == (0.0, 0.0)  # total(10, 2) holds, tax(30) and total(30, 4) do not
+
+
+@pytest.mark.parametrize("flag", ["show_failing", "explain", "progress"])
+@pytest.mark.parametrize("value", ["False", 1, None])
+def test_a_flag_must_be_true_or_false(flag: str, value: Any):
+    with pytest.raises(UserError, match=rf"^the flag '{flag}' of RepairEnv must be true or false, got {value!r}$"):
+        RepairEnv(**{flag: value})
+
+
 def test_the_grade_comes_from_a_fresh_sandbox_after_the_agents_is_closed(play: Play):
-    _, stage = play(env(RepairEnv), TASK, FIX + " ", "edit tests/test_tax.py 4 4\n    assert 1 == 1", "submit")
+    _, stage = play(env(RepairEnv), TASK, FIX, "edit tests/test_tax.py 4 4\n    assert 1 == 1", "submit")
     live, fresh = stage.boxes
     assert live.closed
     assert fresh.closed
@@ -182,9 +246,13 @@ FORGERIES = {
 def test_a_verdict_cannot_be_forged(play: Play, trick: str):
     lines = FORGERIES[trick]
     result = {"lies about equality": "Yes(9)", "repeats what is expected": "13"}.get(trick, "9")
-    script = [f"edit cart.py 1 4\n{lines}\ndef total(a, b):\n    return {result}", "test", "submit"]
-    score, _ = play(env(RepairEnv), TASK, *script)
+    script = [f"edit cart.py 1 4\n{lines}\ndef total(a, b):\n    return {result}", "test", f"edit tax.py 3 2\n{lines}"]
+    score, stage = play(env(RepairEnv, progress=True), TASK, *script, "submit")
     assert score["solved"] == 0.0
+    assert max(stage.progressed) < 1.0
+    if not trick.startswith(("repeats what", "writes what")):  # the visible tests say it, so they can be met with it
+        assert score["fixed"] <= 0.0
+        assert max(stage.progressed) <= 0.0
 
 
 class FragileBox(ProcessBox):
@@ -202,23 +270,20 @@ class FragileBox(ProcessBox):
 
 
 class FragileStage(Stage):
-    """One place for sandboxes; `healthy`: whether a fresh one starts after one broke."""
+    """`healthy`: whether a fresh sandbox starts after one broke."""
 
     healthy, box = True, FragileBox
 
     async def sandbox(self, spec: Any) -> Any:
-        assert all(box.closed for box in self.boxes), "another sandbox is awaited while one is held: a deadlock"
+        assert all(box.closed for box in self.boxes), "a sandbox that broke is held while another is awaited"
         if not self.healthy and not spec.files:  # the probe
             raise SandboxLost("the host is down")
-        root = self._root / str(len(self.boxes))
-        root.mkdir()
-        self.boxes.append(self.box(spec, root))
-        return self.boxes[-1]
+        return await super().sandbox(spec)
 
 
 @pytest.mark.parametrize(
     ("script", "reason"),
-    [(["test"], "the code broke its sandbox"), ([FIX + "  # never tested", "submit"], "done")],
+    [(["test"], "the code broke its sandbox"), ([FIX, "submit"], "done")],
     ids=["where it is tested", "where it is graded"],
 )
 async def test_code_that_breaks_its_sandbox_is_scored_as_a_failure(tmp_path: Any, script: list[str], reason: str):
@@ -228,7 +293,7 @@ async def test_code_that_breaks_its_sandbox_is_scored_as_a_failure(tmp_path: Any
     assert stage.reason == reason
 
 
-@pytest.mark.parametrize("script", [["test"], [FIX + "  # on a lost host", "submit"]])
+@pytest.mark.parametrize("script", [["test"], [FIX, "submit"]])
 async def test_a_host_on_which_no_sandbox_starts_is_not_the_policys_failure(tmp_path: Any, script: list[str]):
     stage = FragileStage(TASK, script, tmp_path)
     stage.healthy = False
@@ -251,6 +316,45 @@ async def test_so_is_code_that_broke_it_for_a_later_call(tmp_path: Any, call: st
     score = await env(RepairEnv)(TASK, stage)
     assert (score["solved"], score["fixed"]) == (0.0, -1.0)
     assert stage.reason == reason
+
+
+class ShakyBox(ProcessBox):
+    """`left`: how the next grades end, "" as they should."""
+
+    def __init__(self, spec: Any, root: Any, *, left: list[str]) -> None:
+        super().__init__(spec, root)
+        self._left = left
+
+    async def exec(self, argv: Sequence[str], **how: Any) -> ExecResult:
+        end = self._left.pop(0) if "--values" in argv and self._left else ""
+        if end == "lost":
+            raise SandboxLost("gone")
+        result = await super().exec(argv, **how)
+        return replace(result, stdout=b"[[", timed_out=end == "time", oom_killed=end == "memory") if end else result
+
+
+def shaky_stage(root: Path, *left: str) -> Stage:
+    root.mkdir()
+    stage = Stage(TASK, [FIX, "submit"], root)
+    stage.box = partial(ShakyBox, left=list(left))
+    return stage
+
+
+@pytest.mark.parametrize("progress", [False, True], ids=["at the end", "after the edit"])
+@pytest.mark.parametrize("bad", ["lost", "time", "memory"])
+async def test_a_grade_that_came_to_no_end_is_tried_once_more(tmp_path: Any, bad: str, progress: bool):
+    stage = shaky_stage(tmp_path / "stage", bad)
+    score = await env(RepairEnv, progress=progress)(TASK, stage)
+    assert (score["solved"], score["fixed"]) == (1.0, 1.0)
+    assert stage.progressed == ([1.5] if progress else [])
+
+
+@pytest.mark.parametrize("bad", ["lost", "time", "memory"])
+async def test_a_grade_that_came_to_no_end_twice_is_a_failure_but_not_its_siblings(tmp_path: Any, bad: str):
+    score = await env(RepairEnv)(TASK, shaky_stage(tmp_path / "first", bad, bad))
+    assert (score["solved"], score["fixed"]) == (0.0, -1.0)
+    score = await env(RepairEnv)(TASK, shaky_stage(tmp_path / "sibling"))
+    assert (score["solved"], score["fixed"]) == (1.0, 1.0)
 
 
 async def test_a_package_that_grew_too_large_to_be_read_back_is_a_failure(tmp_path: Any):

@@ -142,7 +142,7 @@ def sandboxes_come_late(world, seconds):
     world.sandboxes.create = late
 
 
-async def test_a_request_that_is_still_queued_at_the_time_limit_has_its_time_behind_the_queue():
+async def test_a_request_that_is_still_queued_at_the_time_limit_has_its_time_after_the_queue():
     ended = await attempt(world_of(chats, delay=lambda request: 60.0, queue=lambda request: 500.0))
     assert (ended.outcome, ended.reward, ended.ended_s) == (Outcome.DONE, 1.0, 560.0)
 
@@ -180,7 +180,7 @@ async def test_calls_that_queue_side_by_side_give_the_time_back_once():
     assert (ended.outcome, ended.ended_s) == (Outcome.POLICY, 150.0)
 
 
-async def test_a_tool_that_waits_for_a_sandbox_has_its_time_behind_the_wait():
+async def test_a_tool_that_waits_for_a_sandbox_has_its_time_after_the_wait():
     async def tests_at_last(task, ctx):
         async def run():
             await ctx.sandbox(SandboxSpec())
@@ -237,7 +237,7 @@ async def test_a_dead_engine_does_not_swallow_the_cancellation_of_an_attempt():
         await job
 
 
-async def test_an_attempt_stuck_outside_its_calls_is_infrastructure_behind_its_time_limit():
+async def test_an_attempt_stuck_outside_its_calls_is_infrastructure_after_its_time_limit():
     async def stuck(task, ctx):
         await never()
 

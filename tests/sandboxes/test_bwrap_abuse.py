@@ -4,13 +4,20 @@ import asyncio
 import contextlib
 import os
 import socket
+import sys
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
+from conftest import require_bwrap
 
+import longtail_repair
 from longtail.errors import SandboxLost
+from longtail.sandboxes import bwrap as driver
 from longtail.sandboxes.bwrap import BwrapSandbox, BwrapSandboxes
+from longtail.sandboxes.cgroups import Cgroups
 from longtail.types import ExecResult, SandboxLimits, SandboxSpec
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -145,6 +152,79 @@ async def test_06_children_together_are_held_to_the_limit(bwrap: BwrapSandboxes)
     await sandbox.close()
 
 
+# Memory that no process owns, or that one hides: it grows by 8 MB at a time until something stops it.
+HOARDS = {
+    "memfd": """
+import os
+block = bytes(8 << 20)
+while True:
+    os.write(os.memfd_create("hoard"), block)
+""",
+    "shared memory of System V": """
+import ctypes, os
+libc = ctypes.CDLL(None, use_errno=True)
+libc.shmat.restype = ctypes.c_void_p
+while True:
+    segment = libc.shmget(0, ctypes.c_size_t(8 << 20), 0o1600)
+    if segment < 0: raise OSError(ctypes.get_errno(), "shmget")
+    place = libc.shmat(segment, None, 0)
+    ctypes.memset(place, 1, 8 << 20)
+    libc.shmdt(ctypes.c_void_p(place))
+""",
+    "a process that cannot be looked at": """
+import ctypes, mmap, time
+ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # not dumpable
+kept = []
+while True:
+    kept.append(mmap.mmap(-1, 8 << 20))
+    kept[-1].write(bytes(8 << 20))
+    time.sleep(0.01)
+""",
+}
+
+
+@pytest_asyncio.fixture(params=["as it is here", "without a cgroup"])
+async def counted(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[BwrapSandboxes]:
+    require_bwrap()
+    if request.param == "without a cgroup":
+        monkeypatch.setattr(driver, "Cgroups", lambda name: Cgroups(name, tmp_path / "no-proc"))
+    made = BwrapSandboxes(tmp_path / "work", 1)
+    yield made
+    await made.close()
+
+
+@pytest.mark.asyncio(loop_scope="function")
+@pytest.mark.parametrize("hoard", HOARDS)
+async def test_06_memory_of_no_process_is_held_to_the_limit_too(counted: BwrapSandboxes, hoard: str) -> None:
+    sandbox = await fresh(counted, memory_mb=128)
+    result = await python(sandbox, HOARDS[hoard], seconds=60)
+    if counted.enforcement()["memory"].startswith("cgroup") or hoard == "a process that cannot be looked at":
+        assert (result.exit_code, result.oom_killed, result.timed_out) == (None, True, False)
+    else:
+        assert b"PermissionError" in result.stderr
+    if hoard != "shared memory of System V":  # which stays for the life of the sandbox
+        assert (await python(sandbox, "print(len(bytearray(64 << 20)))")).stdout == b"67108864\n"
+    await sandbox.close()
+
+
+@pytest.mark.asyncio(loop_scope="function")
+async def test_06_shared_memory_and_locks_of_files_work_all_the_same(counted: BwrapSandboxes) -> None:
+    sandbox = await fresh(counted)
+    program = """
+import multiprocessing
+from multiprocessing import shared_memory
+held = shared_memory.SharedMemory(create=True, size=4096)
+lock = multiprocessing.get_context("fork").Lock()
+with lock: held.buf[0] = 7
+print(held.buf[0])
+held.close(); held.unlink()
+"""
+    assert (await python(sandbox, program)).stdout == b"7\n"
+    await sandbox.close()
+
+
 FILL = """
 import errno, sys
 size = 0
@@ -197,10 +277,37 @@ async def test_08_a_snapshot_stays_within_bounds(bwrap: BwrapSandboxes) -> None:
 
 async def test_09_links_show_the_sandbox_s_own_view(bwrap: BwrapSandboxes) -> None:
     sandbox = await fresh(bwrap)
-    result = await sandbox.exec(["sh", "-c", "cat /etc/passwd; ls -a /; ls /proc/1/root; ls /home /root /work"])
-    assert b"user:x:1000" in result.stdout
-    assert len(result.stdout.splitlines()) < 25
-    assert b"longtail-" not in result.stdout
+    await sandbox.exec(["sh", "-c", "ln -s /etc/passwd users; ln -s / root; ln -s /proc/1/root first"])
+    users = (await sandbox.exec(["cat", "users"])).stdout.decode().splitlines()
+    assert [line.split(":")[0] for line in users] == ["root", "user"]
+    own = {"bin", "sbin", "lib", "lib32", "lib64", "libx32", "usr", "etc", "opt", "proc", "dev", "tmp", "workspace"}
+    assert set((await sandbox.exec(["ls", "-A", "root/"])).stdout.decode().split()) <= own
+    first = await sandbox.exec(["ls", "-A", "first/"])
+    assert (first.exit_code, first.stdout) != (0, b"")
+    assert set(first.stdout.decode().split()) <= own
+    await sandbox.close()
+
+
+HOST = {"home": Path.home(), "repository": Path(__file__).parents[2], "environment": Path(sys.prefix)}
+LOOK = "import os, sys\nprint(os.listdir(sys.argv[1]) if os.path.lexists(sys.argv[1]) else 'absent')"
+
+
+@pytest.mark.parametrize("place", [path for path in HOST.values() if path != Path("/")], ids=str)
+async def test_09_places_of_the_host_are_absent_or_empty(bwrap: BwrapSandboxes, place: Path) -> None:
+    sandbox = await fresh(bwrap)
+    assert (await sandbox.exec(["python", "-c", LOOK, str(place)])).stdout in (b"absent\n", b"[]\n")
+    assert (await sandbox.exec(["python", "-c", LOOK, "/workspace"])).stdout == b"['kept.txt']\n"
+    await sandbox.close()
+
+
+async def test_09_a_file_of_the_host_cannot_be_opened(bwrap: BwrapSandboxes, tmp_path: Path) -> None:
+    files = [tmp_path / "secret", Path(__file__), Path(longtail_repair.__file__)]
+    files[0].write_text("secret")
+    sandbox = await fresh(bwrap)
+    for path in files:
+        assert path.read_bytes()
+        result = await sandbox.exec(["cat", str(path)])
+        assert (result.exit_code, result.stdout) == (1, b"")
     await sandbox.close()
 
 

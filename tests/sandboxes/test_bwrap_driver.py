@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import errno
 import os
+import platform
 import signal
 import socket
 import subprocess
@@ -15,11 +16,12 @@ import pytest
 from conftest import require_bwrap
 
 from longtail.errors import DiskFull, SandboxLost, UserError
+from longtail.fakes import MemorySandboxes
 from longtail.sandboxes import launcher, layers
 from longtail.sandboxes.bwrap import BwrapSandbox, BwrapSandboxes
 from longtail.sandboxes.inside import wire
 from longtail.sandboxes.local import LocalSandboxes
-from longtail.sandboxes.probe import open_sandboxes, probe
+from longtail.sandboxes.probe import enforcement, open_sandboxes, probe
 from longtail.types import SandboxSpec
 
 DRIVER = """
@@ -113,6 +115,14 @@ async def test_code_of_the_host_below_usr_is_not_seen(tmp_path: Path, monkeypatc
     assert there.stdout == b"standard library\n"
 
 
+def test_a_project_in_opt_does_not_hide_what_sandboxes_have_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    require_bwrap()
+    monkeypatch.setattr(launcher, "_host_code", lambda: [Path("/opt/longtail"), Path("/usr/local/project")])
+    assert launcher._describe(tmp_path, tmp_path)["hidden"] == ["/usr/local/project"]
+
+
 async def test_a_bubblewrap_that_fails_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     require_bwrap()
     binary = tmp_path / "a/bin/_bin/bwrap"
@@ -194,6 +204,31 @@ def test_opening_fails_closed_with_the_reason_and_what_to_do(tmp_path: Path, mon
             open_sandboxes(level, tmp_path, 4)  # type: ignore[arg-type]
         assert "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_auto_refuses_bwrap_where_there_is_no_filter_of_system_calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    require_bwrap()
+    monkeypatch.setattr(platform, "machine", lambda: "riscv64")
+    with pytest.raises(
+        UserError, match=r"not written for riscv64\); to do without the filter, say sandbox.level = 'bwrap'"
+    ):
+        open_sandboxes("auto", tmp_path, 4)
+    assert list(tmp_path.iterdir()) == []
+    sandboxes = open_sandboxes("bwrap", tmp_path, 4)
+    assert enforcement(sandboxes)["system calls"].endswith("not enforced")
+    asyncio.run(sandboxes.close())
+
+
+def test_each_level_says_how_it_holds_its_limits(tmp_path: Path) -> None:
+    require_bwrap()
+    bwrap, local = BwrapSandboxes(tmp_path, 1), LocalSandboxes(tmp_path)
+    assert set(enforcement(bwrap)) == {"memory", "processes", "workspace", "network", "system calls"}
+    assert enforcement(local)["everything"].startswith("not enforced")
+    assert enforcement(MemorySandboxes()) == {}
+    for sandboxes in (bwrap, local):
+        asyncio.run(sandboxes.close())
 
 
 async def test_opening_works_inside_a_running_loop(tmp_path: Path) -> None:

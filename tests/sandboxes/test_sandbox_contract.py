@@ -55,6 +55,8 @@ async def test_stdin_arrives_whole_and_ends(sandboxes: Sandboxes) -> None:
     text = bytes(range(256)) * 1000
     assert (await sandbox.exec(["wc", "-c"], stdin=text)).stdout.strip() == b"256000"
     assert (await sandbox.exec(["cat"])).stdout == b""
+    assert (await sandbox.exec(["head", "-c", "3"], stdin=text)).stdout == text[:3]  # it need not be read
+    assert (await sandbox.exec(["sleep", "60"], stdin=text, seconds=0.2)).timed_out
     program = "import sys; print(len(sys.stdin.buffer.read()))"
     assert (await sandbox.exec(["python", "-c", program], stdin=text)).stdout == b"256000\n"
     await sandbox.close()

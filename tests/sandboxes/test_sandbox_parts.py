@@ -182,11 +182,13 @@ def refuse(number: int) -> int:
     return 0x0005_0000 | number
 
 
+@pytest.mark.parametrize("unowned", [True, False], ids=["memory is counted", "memory is not counted"])
 @pytest.mark.parametrize("machine", MACHINES)
-def test_the_filter_refuses_its_list_and_nothing_else(machine: str) -> None:
-    code, arch = seccomp.compile_filter(machine), MACHINES[machine]
+def test_the_filter_refuses_its_list_and_nothing_else(machine: str, unowned: bool) -> None:
+    code, arch = seccomp.compile_filter(machine, unowned_memory=unowned), MACHINES[machine]
     column = list(MACHINES).index(machine)
-    listed = {numbers[column] for numbers in seccomp._REFUSED.values()}
+    refused = [*seccomp._REFUSED.values(), *(() if unowned else seccomp._UNOWNED.values())]
+    listed = {numbers[column] for numbers in refused}
     by_argument = {pair[column] for pair in ((56, 220), (435, 435), (41, 198), (16, 29), (302, 261))}
     for number in set(range(501)) - by_argument:
         for argument in (0, 1, 2**64 - 1):
@@ -233,10 +235,10 @@ async def test_who_had_a_place_before_is_served_first() -> None:
 
     async def episode(name: str) -> None:
         for part in ("work", "grade"):
-            await places.take()
+            holder = await places.take()
             served.append(f"{name} {part}")
             await asyncio.sleep(0)
-            places.give()
+            places.give(holder)
 
     await asyncio.wait_for(asyncio.gather(*(episode(name) for name in "abc")), 5)
     assert served == ["a work", "b work", "a grade", "b grade", "c work", "c grade"]
@@ -245,19 +247,48 @@ async def test_who_had_a_place_before_is_served_first() -> None:
 @pytest.mark.parametrize("given", [False, True], ids=["while it waits", "when it was just served"])
 async def test_a_cancelled_wait_takes_no_place(given: bool) -> None:
     places = Places(1)
-    await places.take()
+    holder = await places.take()
     waiting = asyncio.create_task(places.take())
     await asyncio.sleep(0)
     if given:
-        places.give()
+        places.give(holder)
     waiting.cancel()
     await asyncio.wait([waiting])
     assert waiting.cancelled()
     if not given:
-        places.give()
+        places.give(holder)
     await asyncio.wait_for(places.take(), 5)
     late = asyncio.create_task(places.take())
     await asyncio.sleep(0)
     assert not late.done()
-    places.give()
+    places.give(holder)
     await late
+
+
+@given(st.integers(1, 20), st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=40))
+async def test_tasks_that_hold_a_place_and_ask_for_a_second_never_wait_for_each_other(
+    count: int, episodes: list[tuple[int, int]]
+) -> None:
+    """Each episode: so many turns of the loop with its first place, so many with both."""
+    places, first, all_of_them = Places(count), 0, 0
+
+    async def episode(alone: int, both: int) -> None:
+        nonlocal first, all_of_them
+        own = await places.take()
+        first, all_of_them = first + 1, all_of_them + 1
+        assert first <= count
+        for _ in range(alone):
+            await asyncio.sleep(0)
+        second = await places.take()
+        all_of_them += 1
+        assert all_of_them <= count + max(1, count // 8)
+        for _ in range(both):
+            await asyncio.sleep(0)
+        all_of_them -= 1
+        places.give(second)
+        await asyncio.sleep(0)
+        first, all_of_them = first - 1, all_of_them - 1
+        places.give(own)
+
+    await asyncio.wait_for(asyncio.gather(*(episode(*turns) for turns in episodes)), 5)
+    assert (first, all_of_them) == (0, 0)

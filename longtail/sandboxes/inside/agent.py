@@ -112,11 +112,15 @@ class _Job:
         self._status: int | None = None
         self._room = keep
         self.dropped = 0
+        self._rest = memoryview(stdin)
         out, out_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         err, err_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         os.set_blocking(out_write, True)
         os.set_blocking(err_write, True)
-        source = _input(stdin)
+        source, self._feed = os.pipe2(os.O_CLOEXEC) if stdin else (os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC), -1)
+        if stdin:
+            os.set_blocking(self._feed, False)
+            self._write()
         start = _fork if runner.is_python(argv, changes) else _spawn
         self._pid = start(argv, changes, (source, out_write, err_write))
         for fd in (source, out_write, err_write):
@@ -129,6 +133,8 @@ class _Job:
         poll = select.poll()
         for fd in (exited, *self._streams):
             poll.register(fd, select.POLLIN)
+        if self._rest:
+            poll.register(self._feed, select.POLLOUT)
         poll.register(CONTROL, 0)  # hang-up only: no request comes before the answer
         look = now = time.monotonic()
         try:
@@ -138,7 +144,7 @@ class _Job:
                         raise EOFError
                     if fd == exited:
                         return b""
-                    if not self._take(fd):
+                    if not (self._write() if fd == self._feed else self._take(fd)):
                         poll.unregister(fd)
                 if (now := time.monotonic()) >= look + _WATCH_S:
                     look = now
@@ -161,6 +167,19 @@ class _Job:
         self.dropped += max(len(data) - room, 0)
         return bool(data)
 
+    def _write(self) -> bool:
+        """Write of the input what finds room; False when that was the rest of it, or nobody reads it any more."""
+        try:
+            self._rest = self._rest[os.write(self._feed, self._rest) :]
+        except BlockingIOError:
+            return True
+        except BrokenPipeError:
+            self._rest = self._rest[:0]
+        if not self._rest:
+            os.close(self._feed)
+            self._feed = -1
+        return bool(self._rest)
+
     def _reap(self, options: int = os.WNOHANG) -> bool:
         """Reap all that can be reaped; False when no child is left."""
         try:
@@ -181,21 +200,12 @@ class _Job:
             while self._take(fd):
                 pass
             os.close(fd)
+        if self._feed >= 0:
+            os.close(self._feed)
         return None if self._status is None else os.waitstatus_to_exitcode(self._status)
 
     def kept(self) -> list[bytes]:
         return [bytes(kept) for kept in self._streams.values()]
-
-
-def _input(data: bytes) -> int:
-    if not data:
-        return os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
-    fd = os.memfd_create("stdin", os.MFD_CLOEXEC)
-    rest = memoryview(data)
-    while rest:
-        rest = rest[os.write(fd, rest) :]
-    os.lseek(fd, 0, os.SEEK_SET)
-    return fd
 
 
 def _spawn(argv: Sequence[str], changes: Mapping[str, str], streams: Sequence[int]) -> int:
@@ -257,17 +267,23 @@ def _prefer_for_oom(pid: int) -> None:
 
 def _memory_used() -> int:
     """Bytes of all processes but pid 1 and the agent, shared pages counted by their share."""
-    total = 0
-    for name in os.listdir("/proc"):
-        if not name.isdigit() or int(name) in (1, os.getpid()):
-            continue
-        try:
-            with open(f"/proc/{name}/smaps_rollup", "rb") as file:
-                line = next(line for line in file if line.startswith(b"Pss:"))
-        except (OSError, StopIteration):
-            continue  # gone, or made itself unreadable: its own limit holds
-        total += int(line.split()[1]) * 1024
-    return total
+    others = [name for name in os.listdir("/proc") if name.isdigit() and int(name) not in (1, os.getpid())]
+    return sum(map(_memory_of, others))
+
+
+def _memory_of(name: str) -> int:
+    try:
+        with open(f"/proc/{name}/smaps_rollup", "rb") as file:
+            return int(next(line for line in file if line.startswith(b"Pss:")).split()[1]) * 1024
+    except PermissionError:
+        pass  # it made itself unreadable: shared pages, which none of its limits holds, count in full
+    except (OSError, StopIteration):
+        return 0  # gone
+    try:
+        with open(f"/proc/{name}/statm", "rb") as file:
+            return int(file.read().split()[1]) * resource.getpagesize()
+    except OSError:
+        return 0
 
 
 def _receive_exactly(size: int) -> bytes:
