@@ -106,7 +106,7 @@ def test_progress_is_what_the_score_would_be_after_each_edit(play: Play):
     script = ["read cart.py", "edit tax.py 2 2\n    return 0", FIX, "edit tax.py 2 2\n    return a // 10", "submit"]
     score, stage = play(env(RepairEnv, progress=True, steps=0.0), TASK, *script)
     assert stage.progressed == pytest.approx([-0.5, -0.5, score["reward"]])
-    assert len(stage.boxes) == 4  # the last of them is the grade too
+    assert len(stage.boxes) == 5  # the agent's, one for each edit, and one for the grade
     again, silent = play(env(RepairEnv, steps=0.0), TASK, *script)
     assert silent.progressed == []
     assert again == score
@@ -135,9 +135,10 @@ def test_what_the_agent_edits_or_plants_beside_the_package_changes_no_progress(p
 
 def test_what_hidden_tests_call_never_enters_the_agents_sandbox(play: Play):
     _, stage = play(env(RepairEnv, progress=True), TASK, FIX, "test", "submit")
-    agents, grading = stage.boxes
+    agents, *grading = stage.boxes
     assert agents.inputs == [b""]
-    assert b"total(30, 4)" in grading.inputs[0]
+    assert len(grading) == 2
+    assert all(b"total(30, 4)" in box.inputs[0] for box in grading)
     assert not any(b"total(30, 4)" in data for data in agents.spec.files.values())
 
 
@@ -146,7 +147,7 @@ def test_progress_of_siblings_is_worked_out_once(play: Play):
     _, stage = play(rollout, TASK, FIX, "submit")
     _, sibling = play(rollout, TASK, FIX, "submit")
     assert stage.progressed == sibling.progressed == [1.5]
-    assert (len(stage.boxes), len(sibling.boxes)) == (2, 1)
+    assert (len(stage.boxes), len(sibling.boxes)) == (3, 1)
 
 
 def test_a_broken_test_counts_against_a_fixed_one(play: Play):

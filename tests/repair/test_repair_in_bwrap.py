@@ -125,8 +125,8 @@ async def test_siblings_that_ask_for_progress_at_the_same_time_never_wait_for_ea
     scores = await asyncio.wait_for(asyncio.gather(*(stage.run(progress=True) for stage in stages)), 60)
     assert [score["solved"] for score in scores] == [1.0] * 6
     assert len({tuple(stage.progressed) for stage in stages}) == 1
-    graded = sum(len(stage.boxes) - 1 for stage in stages)
-    assert graded == len(fixes()) * (1 if alike else 6)
+    graded, previews = sum(len(stage.boxes) - 1 for stage in stages), len(fixes()) * (1 if alike else 6)
+    assert previews < graded <= previews + 6
 
 
 async def test_no_file_in_the_sandbox_holds_the_fix_or_a_hidden_test(bwrap: BwrapSandboxes):
