@@ -6,7 +6,7 @@ import json
 import re
 import runpy
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from longtail.config import load_config
 from longtail.errors import SandboxLost
 from longtail.fakes import MemoryJournal, MemorySandboxes, NoTrace, ScriptedEngine, ToyRenderer, VirtualClock
 from longtail.rollout.attempt import Assignment, World, run_attempt
-from longtail.types import Message, Outcome, Sampling, SandboxSpec, Score, Task
+from longtail.types import ExecResult, Message, Outcome, Sampling, SandboxSpec, Score, Task
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -51,6 +51,11 @@ PLAYS = [
 ]
 
 
+async def grep(argv: Sequence[str], files: dict[str, bytes]) -> ExecResult:
+    """Runs `grep -q WORD FILE`."""
+    return ExecResult(exit_code=int(argv[2].encode() not in files[argv[3]]), stdout=b"", stderr=b"")
+
+
 @pytest.mark.parametrize(("defines", "task", "replies", "score"), PLAYS, ids=[play[0] for play in PLAYS])
 async def test_what_the_docs_define_can_be_played(defines: str, task: Task, replies: list[str], score: Score):
     (code,) = [code for _, code in blocks("python") if defines in code]
@@ -60,7 +65,7 @@ async def test_what_the_docs_define_can_be_played(defines: str, task: Task, repl
         rollout=names["rollout"],
         engine=ScriptedEngine(replies),
         renderer=ToyRenderer(),
-        sandboxes=MemorySandboxes(),
+        sandboxes=MemorySandboxes(grep),
         journal=MemoryJournal(),
         trace=NoTrace(),
         clock=SystemClock(),
