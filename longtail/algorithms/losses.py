@@ -61,7 +61,7 @@ class PolicyLoss:
         zeros_S = log_ratio_M.new_zeros(len(sequences))
         count_S = zeros_S.index_add(0, which_M, log_ratio_M.new_ones(len(which_M)))
         mean_S = zeros_S.index_add(0, which_M, log_ratio_M) / count_S
-        return mean_S.exp()[which_M]
+        return mean_S.exp().index_select(0, which_M)
 
     def _surrogate(self, logprobs_M: Tensor, ratio_M: Tensor, advantages_M: Tensor) -> tuple[Tensor, Tensor]:
         """Per-token loss, and which tokens give no gradient or a truncated one."""

@@ -73,7 +73,7 @@ def source_hidden(model: Any, ids_N: Tensor, positions_N: Tensor, plan: Staircas
             mlp.up_proj.weight,
             mlp.down_proj.weight,
         )
-    return body.norm(x_NC[which_M])
+    return body.norm(x_NC.index_select(0, which_M))
 
 
 class _Layer(torch.autograd.Function):

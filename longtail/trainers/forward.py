@@ -39,4 +39,4 @@ class Forward:
         if self._fused:
             plan = Staircase(batch.segments, self._head.dtype)
             return packed_llama.source_hidden(self.model, ids_N, positions_N, plan, sources_M)
-        return packed_hidden(self.model, ids_N, positions_N, TreePlan(batch.segments))[sources_M]
+        return packed_hidden(self.model, ids_N, positions_N, TreePlan(batch.segments)).index_select(0, sources_M)

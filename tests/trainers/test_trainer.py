@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import random
 import threading
 import time
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from longtail.errors import UserError
 from longtail.trainers.head import target_logprobs
 from longtail.trainers.schedule import factor
 from longtail.trainers.trainer import TorchTrainer
+from longtail.types import Sample
 
 LOSS = preset("grpo", {}).loss
 
@@ -28,10 +30,9 @@ LOSS = preset("grpo", {}).loss
 async def make(model_dir):
     made = []
 
-    def build(reference=False, num_steps=10, **config):
-        trainer = TorchTrainer(
-            str(model_dir), TrainerConfig(**{"lr": 1e-3} | config), num_steps=num_steps, threads=1, reference=reference
-        )
+    def build(reference=False, num_steps=10, threads=1, **config):
+        how = TrainerConfig(**{"lr": 1e-3} | config)
+        trainer = TorchTrainer(str(model_dir), how, num_steps=num_steps, threads=threads, reference=reference)
         made.append(trainer)
         return trainer
 
@@ -46,6 +47,38 @@ def weights(trainer):
 
 def same(left, right):
     return all(torch.equal(left[name], right[name]) for name in left)
+
+
+def one_prompt_many_replies(replies=256, tokens=16):
+    """All of them begin after the same token: what they say of it is added up."""
+    rng = random.Random(0)
+    prompt = [rng.randrange(8, 64) for _ in range(8)]
+    mask = (False,) * len(prompt) + (True,) * tokens
+    return [
+        Sample(
+            group_id="g",
+            trajectory_id=f"g.{number}",
+            ids=(*prompt, *(rng.randrange(8, 64) for _ in range(tokens))),
+            mask=mask,
+            logprobs=tuple(-4.0 if said else 0.0 for said in mask),
+            versions=tuple(0 if said else -1 for said in mask),
+            advantages=(rng.uniform(-1.0, 1.0),) * len(mask),
+            temperature=1.0,
+            weight=1e-3,
+        )
+        for number in range(replies)
+    ]
+
+
+@pytest.mark.parametrize("name", ["grpo", "gspo"])
+async def test_two_threads_give_the_same_bits_where_many_samples_share_a_token(make, name):
+    loss = preset(name, {}).loss
+    results = []
+    for _ in range(4):
+        trainer = make(threads=2)
+        await trainer.step(pack(one_prompt_many_replies(), 8192), loss)
+        results.append(weights(trainer))
+    assert all(same(results[0], other) for other in results[1:])
 
 
 async def test_the_same_steps_twice_give_the_same_bits(make):
