@@ -99,6 +99,15 @@ def manifest(config: Config) -> dict[str, Any]:
     }
 
 
+# not what else may lie there: a record of how it was made, a report
+_PARTS = (
+    "*config.json",
+    "*token*.json",
+    "vocab*.json",
+    "*.jinja",
+    "*.safetensors",
+    "*.bin",
+)
 _DIGESTED = 64 << 20  # bytes; of larger files, the head and the size say enough
 
 
@@ -108,7 +117,7 @@ def _model_digests(model: str) -> dict[str, str]:
     if isinstance(where, str):
         return {}
     digests: dict[str, str] = {}
-    for file in sorted(where.glob("*.json")) + sorted(where.glob("*.jinja")) + sorted(where.glob("*.safetensors")):
+    for file in sorted(file for pattern in _PARTS for file in where.glob(pattern)):
         with file.open("rb") as data:
             digest = hashlib.sha256(data.read(_DIGESTED))
         if (size := file.stat().st_size) > _DIGESTED:

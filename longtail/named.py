@@ -69,7 +69,8 @@ def check_call(function: Any, what: str, *arguments: Any) -> None:
 
 def check_rollout(rollout: object) -> None:
     """Raises UserError for what is no rollout function."""
-    if not (inspect.iscoroutinefunction(rollout) or inspect.iscoroutinefunction(getattr(rollout, "__call__", None))):  # noqa: B004
+    is_async = inspect.iscoroutinefunction(rollout) or inspect.iscoroutinefunction(getattr(rollout, "__call__", None))  # noqa: B004
+    if inspect.isclass(rollout) or not is_async:
         raise UserError(
             f"the rollout must be `async def rollout(task, ctx)`, got {rollout!r:.100}; "
             "wrap an environment class in longtail.env(...), a reward function in longtail.reward(...)"

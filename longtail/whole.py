@@ -42,16 +42,19 @@ class WholeSteps:
     async def to_its_end(self, work: Coroutine[Any, Any, T]) -> T:
         if not self._within:
             return await work
-        job = asyncio.ensure_future(work)
-        try:
-            return await asyncio.shield(job)
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is None or job.cancelled():
-                raise
-            task.uncancel()
-            self._cancelled = True
-            return await job
+        job, task = asyncio.ensure_future(work), asyncio.current_task()
+        assert task is not None  # it runs in one
+        while not job.done():
+            try:
+                await asyncio.shield(job)
+            except asyncio.CancelledError:
+                if job.cancelled():
+                    raise
+                task.uncancel()
+                self._cancelled = True
+            except BaseException:
+                break  # of the job: result() raises it
+        return job.result()
 
 
 class _WholeTrainer:

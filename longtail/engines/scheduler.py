@@ -108,7 +108,8 @@ class Scheduler:
     def expire(self) -> list[tuple[str, Completion]]:
         """End the replies that have run for as long as they may; returns them by key."""
         now = time.monotonic()
-        late = [sequence for sequence in self._running if now - sequence.started_s >= sequence.request.seconds]
+        begun = [sequence for sequence in self._running if sequence.versions]  # a row to train has a token
+        late = [sequence for sequence in begun if now - sequence.started_s >= sequence.request.seconds]
         return [(sequence.request.key, self._finish(sequence, Finish.CANCELLED)) for sequence in late]
 
     def forget(self, sequences: Sequence[Running]) -> None:

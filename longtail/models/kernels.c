@@ -92,6 +92,8 @@ static void *serve(void *place) {
 static void forget(void) { /* a forked child has no other threads */
   team.size = 0;
   atomic_store(&team.asleep, 0);
+  atomic_store(&team.wanted, 0); /* nor may it go on with a call of its parent */
+  atomic_store(&team.items, 0);
   pthread_mutex_init(&team.owner, NULL);
   pthread_mutex_init(&team.door, NULL);
   pthread_cond_init(&team.bell, NULL);
@@ -113,7 +115,6 @@ static void run(Work work, const void *job, int64_t items, int threads) {
     for (int64_t i = 0; i < items; i++) work(job, i);
     return;
   }
-  grow(threads - 1);
   uint64_t call = ((atomic_load(&team.next) >> 32) + 1) << 32;
   atomic_store(&team.next, call | UINT32_MAX); /* nothing to claim while the call is written down */
   atomic_store(&team.items, items);
@@ -122,6 +123,7 @@ static void run(Work work, const void *job, int64_t items, int threads) {
   atomic_store(&team.job, job);
   atomic_store(&team.wanted, threads - 1);
   atomic_store(&team.next, call);
+  grow(threads - 1);
   if (atomic_load(&team.asleep)) {
     pthread_mutex_lock(&team.door);
     pthread_cond_broadcast(&team.bell);
