@@ -30,6 +30,7 @@ from __future__ import annotations
 import errno
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import cast
 
 from longtail.types import Outcome
@@ -119,6 +120,11 @@ def deciding(error: BaseException) -> BaseException:
         return error
     inner = [deciding(one) for one in cast("BaseExceptionGroup[BaseException]", error).exceptions]
     return min(inner, key=lambda one: _FIRST.index(classify(one)))
+
+
+def no_space(directory: Path) -> DiskFull:
+    """What a run says when its disk is full."""
+    return DiskFull(f"no space left for the run in {directory}: free some, then start the same command again")
 
 
 def classify(error: BaseException) -> Outcome:

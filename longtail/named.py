@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from longtail.envs import Env, env, reward
+from longtail.envs.functions import is_async, signature_of
 from longtail.errors import LongtailError, UserError
 from longtail.events import why_no_task
 from longtail.ports import RolloutFn
@@ -57,10 +58,7 @@ def load_object(entry: str, key: str) -> Any:
 def check_call(function: Any, what: str, *arguments: Any) -> None:
     """Raises UserError when a function does not take these arguments, the last of which is a mapping of named ones."""
     *places, named = arguments
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):  # not callable, or a built-in that does not tell
-        raise UserError(f"{what}: expected a Python function, got {function!r:.100}") from None
+    signature = signature_of(function, what)
     try:
         signature.bind(*places, **named)
     except TypeError as error:
@@ -69,8 +67,7 @@ def check_call(function: Any, what: str, *arguments: Any) -> None:
 
 def check_rollout(rollout: object) -> None:
     """Raises UserError for what is no rollout function."""
-    is_async = inspect.iscoroutinefunction(rollout) or inspect.iscoroutinefunction(getattr(rollout, "__call__", None))  # noqa: B004
-    if inspect.isclass(rollout) or not is_async:
+    if inspect.isclass(rollout) or not is_async(rollout):
         raise UserError(
             f"the rollout must be `async def rollout(task, ctx)`, got {rollout!r:.100}; "
             "wrap an environment class in longtail.env(...), a reward function in longtail.reward(...)"

@@ -19,6 +19,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, SupportsFloat
 
+from longtail.envs.functions import is_async, signature_of
 from longtail.errors import LongtailError, TaskError, UserError, deciding
 from longtail.ports import Ctx, RolloutFn
 from longtail.types import Json, Message, Score, Task
@@ -87,9 +88,7 @@ class _Batcher:
         self.name: str = getattr(function, "__name__", type(function).__name__)
         self._function = function
         self._max_batch = max_batch
-        self._is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-            getattr(function, "__call__", None)  # noqa: B004 - an object with an async __call__
-        )
+        self._is_async = is_async(function)
         self._accepts = _accepted(function)
         self._thread = _Thread(f"reward-{self.name}")
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -218,10 +217,7 @@ class _Thread:
 
 def _accepted(function: RewardFunction) -> frozenset[str] | None:
     """The keyword names the function takes; None: any."""
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):  # not callable, or a built-in that does not tell
-        raise UserError(f"reward: expected a Python function, got {function!r:.100}") from None
+    parameters = signature_of(function, "reward").parameters.values()
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return None
     return frozenset(p.name for p in parameters)

@@ -9,7 +9,7 @@ from typing import Any
 
 import apsw
 
-from longtail.errors import DiskFull, InfrastructureError, LongtailError, UserError, disk_is_full
+from longtail.errors import InfrastructureError, LongtailError, UserError, disk_is_full, no_space
 
 FILE_NAME = "journal.db"
 SCHEMA = 1
@@ -84,7 +84,7 @@ def meaning(error: Exception, directory: Path) -> LongtailError:
     if isinstance(error, LongtailError):
         return error
     if is_full(error):
-        return DiskFull(f"no space left for the run in {directory}: free some, then start the same command again")
+        return no_space(directory)
     if isinstance(error, apsw.NotADBError | apsw.CorruptError):
         return UserError(f"{directory / FILE_NAME} is not a readable journal: {error}")
     if isinstance(error, apsw.CantOpenError | apsw.ReadOnlyError | apsw.PermissionsError):

@@ -7,7 +7,7 @@ import os
 import time
 from pathlib import Path
 
-from longtail.errors import DiskFull, UserError, disk_is_full
+from longtail.errors import DiskFull, UserError, disk_is_full, no_space
 
 FILE_NAME = "lock"
 _PATIENCE_S = 0.2  # a reader that asks whether the run is live holds the lock for a moment
@@ -49,7 +49,7 @@ def lock_directory(directory: Path) -> RunLock:
 def unusable(directory: Path, error: OSError) -> DiskFull | UserError:
     """What it means that a run directory cannot be made."""
     if disk_is_full(error):
-        return DiskFull(f"no space left for the run in {directory}: free some, then start the same command again")
+        return no_space(directory)
     return UserError(f"the run directory {directory} cannot be used: {error}")
 
 
